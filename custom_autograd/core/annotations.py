@@ -10,7 +10,7 @@ from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.plain_types import resolve
-from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.signatures import find_signature, signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
 
 
@@ -33,9 +33,11 @@ def read_function(function: Callable[..., Any], options: DeclarationOptions, ref
     Raises:
         DeclarationError: an annotation cannot be read.
     """
+    if options.schema is not None:
+        return Written(signature_of_code(function), {})
     signature = find_signature(function)
-    if signature is None or options.schema is not None:
-        return Written(signature, {})
+    if signature is None:
+        return Written(None, {})
     annotations = _read(function, signature, refuse)
     return Written(signature, {name: resolve(value) for name, value in annotations.items()})
 

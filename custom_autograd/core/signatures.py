@@ -28,6 +28,15 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
     return signature.replace(parameters=rest)
 
 
+def signature_of_code(function: Callable[..., Any]) -> inspect.Signature | None:  # Any: as above
+    """Return what a call may pass to the code itself: `functools.wraps` and `__signature__` may say something else."""
+    if not isinstance(function, FunctionType) or not vars(function):
+        return find_signature(function)
+    code = FunctionType(function.__code__, {}, None, function.__defaults__, function.__closure__)
+    code.__kwdefaults__, code.__annotations__ = function.__kwdefaults__, function.__annotations__
+    return inspect.signature(code)
+
+
 def plain_parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
     """Return the names of the parameters of a plain function: most rules are, and a signature takes 20 times as long.
 

@@ -9,7 +9,7 @@ from typing import Any
 from custom_autograd.core.errors import Origin, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_misfit, find_signature, plain_parameters
+from custom_autograd.core.signatures import find_misfit, plain_parameters, signature_of_code
 from custom_autograd.registration.declaration import Declaration
 
 
@@ -52,7 +52,7 @@ def check_signature(
     positional, keywords = list(positional), list(keywords)
     if not keywords and plain_parameters(function) == tuple(positional):
         return
-    signature = find_signature(function)
+    signature = signature_of_code(function)
     if signature is None:
         return
     is_variadic = any(name.startswith("*") for name in positional)

@@ -19,7 +19,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.schema import Schema
-from custom_autograd.core.signatures import find_signature
+from custom_autograd.core.signatures import signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.called_by_position import check_order
 from custom_autograd.registration.declaration import Declaration
@@ -103,7 +103,7 @@ def _find_left_out(function: Function, parameters: Parameters, leading: int) -> 
     """Return the arguments with defaults that a rule does not take; none if it takes all, or fits no call."""
     if not parameters.defaults or parameters.is_variadic:
         return ()
-    signature = find_signature(function) if callable(function) else None
+    signature = signature_of_code(function) if callable(function) else None
     if signature is None:
         return ()
     rows = signature.parameters.values()
