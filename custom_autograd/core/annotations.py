@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.hints import hints_of
 from custom_autograd.core.locations import unwrap
-from custom_autograd.core.plain_types import resolve
+from custom_autograd.core.plain_types import is_class, resolve
 from custom_autograd.core.signatures import find_signature, signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
 
@@ -38,8 +39,12 @@ def read_function(function: Callable[..., Any], options: DeclarationOptions, ref
     signature = find_signature(function)
     if signature is None:
         return Written(None, {})
-    annotations = _read(function, signature, refuse)
-    return Written(signature, {name: resolve(value) for name, value in annotations.items()})
+    annotations = {name: resolve(value) for name, value in _read(function, signature, refuse).items()}
+    for name, value in annotations.items():
+        is_left_out = name in signature.parameters and signature.parameters[name].default is None
+        if is_left_out and (is_class(value) or typing.get_origin(value) is not None):  # as torch.library has it
+            annotations[name] = typing.Optional[value]  # noqa: UP045 - built from a value
+    return Written(signature, annotations)
 
 
 def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Refusal) -> dict[str, Any]:

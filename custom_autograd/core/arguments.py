@@ -107,13 +107,6 @@ def _with_default(declared: Declared, annotation: Any, refuse: Refusal) -> Decla
     parameter, found = declared.parameter, declared.type
     if parameter.default is parameter.empty:
         return declared
-    if parameter.default is None and not found.spelling.endswith("?"):
-        raise refuse(
-            f"argument '{parameter.name}' has the default None, which its type does not include",
-            expected=f"{spell_annotation(annotation)} | None",
-            found=spell_annotation(annotation),
-            do="make the annotation optional",
-        )
     value = defaults.in_kernels_form(found.spelling, parameter.default)
     travelling = value if found.to_dispatcher is None else _convert(parameter, found.to_dispatcher, value, refuse)
     if not defaults.is_writable(travelling):

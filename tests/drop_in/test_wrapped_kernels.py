@@ -9,6 +9,8 @@ from torch import Tensor
 
 from custom_autograd import DeclarationError, RegistrationError, custom_op
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 SCHEMA = "(Tensor x, float k, Tensor state) -> Tensor"
 
 

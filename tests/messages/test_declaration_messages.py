@@ -379,17 +379,17 @@ DeclarationError: words::op: the declared object is not callable
 
 
 def test_default_of_another_type():
-    def f(x: Tensor, n: int = None) -> Tensor:  # noqa: RUF013 - the point
+    def f(x: Tensor, n: int = "two") -> Tensor:
         return x
 
     assert_expected_inline(
         declare(f),
         """\
-DeclarationError: words::op: argument 'n' has the default None, which its type does not include
-  expected   int | None
-  found      int
+DeclarationError: words::op: argument 'n' has a default that does not fit its type
+  expected   int
+  found      'two'
   declared   FILE.py:LINE
-  do         make the annotation optional""",
+  do         change the default or the annotation; a tensor can have no default but None""",
     )
 
 
