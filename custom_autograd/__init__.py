@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from custom_autograd.graph.saving import saving
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
+    from custom_autograd.triton_ops import triton_op, wrap_triton
     from custom_autograd.values.validation import validation
     from custom_autograd.verification.check import check
     from custom_autograd.verification.report import Report, Result
@@ -53,7 +54,9 @@ __all__ = [
     "save_program",
     "saving",
     "through_dispatcher",
+    "triton_op",
     "validation",
+    "wrap_triton",
 ]
 
 _HOMES = {
@@ -79,7 +82,9 @@ _HOMES = {
     "save_program": "programs",
     "saving": "graph.saving",
     "through_dispatcher": "dispatch.direct_calls",
+    "triton_op": "triton_ops",
     "validation": "values.validation",
+    "wrap_triton": "triton_ops",
 }
 """Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -129,6 +130,15 @@ class Handle(OpDef):
     def source(self) -> str:
         """Return the generated Python source of the wrapper, the Function and the kernels' frame."""
         return source_of(self._record)
+
+    @property
+    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+        """Return the computation in differentiable PyTorch operations: a decomposition of `overload`; or None.
+
+        It is the decorated function of an op declared with `reference=True`, or that of `register_reference`; where
+        arguments are containers, it takes what the schema has for them.
+        """
+        return self._record.reference()
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -36,6 +36,7 @@ def run(path: str, blocks: list[tuple[int, str]]) -> list[str]:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # torch's own, at the first forward mode
     warnings.filterwarnings("ignore", ".*should not be instantiated")  # torch's own, when Dynamo traces a Function
+    warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.` is deprecated")  # torch's own, decomposing
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch 2.15, opcheck
     names: dict[str, object] = {"__name__": "__main__"}
     printed = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import custom_autograd
-from custom_autograd import CustomOp, check, custom_op
+from custom_autograd import CustomOp, check, custom_op, triton_op, wrap_triton
 from custom_autograd.handle import Handle
 from custom_autograd.subsystem_rules import SubsystemRules
 
@@ -82,7 +82,9 @@ SIGNATURES = {
         "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True)"
     ),
 }
-PROPERTIES = {"name", "schema", "overload", "function", "source", "kernels", "validation", "inplace", "out"}
+PROPERTIES = {
+    *("name", "schema", "overload", "function", "source", "kernels", "reference", "validation", "inplace", "out"),
+}
 
 
 def test_an_op_has_these_members_and_no_others():
@@ -110,6 +112,12 @@ def test_custom_op_takes():
     )
 
     assert expected == shape(custom_op)
+
+
+def test_triton_op_takes_what_torchs_does():
+    assert "(name, fn=None, /, *, mutates_args=(), schema=None)" == shape(triton_op)
+    assert list(inspect.signature(torch.library.triton_op).parameters) == list(inspect.signature(triton_op).parameters)
+    assert wrap_triton is torch.library.wrap_triton
 
 
 def test_check_takes():

@@ -52,6 +52,7 @@ from custom_autograd.torch_private import (
     thread_values,
     transforms,
     trees,
+    triton_launches,
     verification,
     versions,
 )
@@ -1481,6 +1482,16 @@ def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken
 
 
 @pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+def test_wrapped_kernels_of_triton_are_launched_directly():
+    kernel = object()
+    with triton_launches.launching_directly():
+        assert not torch._library.triton.is_wrap_triton_enabled()
+        pytest.importorskip("triton")
+        with pytest.raises(RuntimeError, match="triton"):  # it looks at the kernel first
+            torch.library.wrap_triton(kernel)
+    assert torch._library.triton.is_wrap_triton_enabled()
+
+
 def test_ranks_are_played_and_left():
     with local_ranks.played(2) as mesh:
         local = local_ranks.on_all_ranks(torch.ones(2), 2)

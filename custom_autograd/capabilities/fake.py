@@ -9,12 +9,14 @@ from torch import Tensor
 
 from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import FakeUnavailable, KernelError
+from custom_autograd.core.launches import is_interpreted, recorded
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import first_line
 from custom_autograd.dispatch.call import make_ready
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
@@ -83,7 +85,10 @@ class Fake(Capability):
         described = _described(record)
         if described is not None and not described.is_always_open:
             return f"derived from the line of shapes ({described.rule.location})"
-        return "derived: the op returns nothing new" if _returns_nothing_new(record) else "missing: register_fake"
+        if _returns_nothing_new(record):
+            return "derived: the op returns nothing new"
+        inlined = _find_inlined(record)
+        return "missing: register_fake" if inlined is None else f"derived from the {inlined.label} ({inlined.location})"
 
 
 def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[str, Any]) -> Any:  # Any: as above
@@ -170,6 +175,9 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake |
             return rule_types.Fake(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))
     if _returns_nothing_new(record):
         return None
+    inlined = _find_inlined(record)
+    if inlined is not None:
+        return rule_types.Fake(inlined.location, recorded()(inlined.function))
     raise FakeUnavailable(
         record.name,
         f"the op meets fake tensors, and {NO_FAKE}",
@@ -177,6 +185,12 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake |
         do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
         "torch.compile, export and meta tensors need it",
     )
+
+
+def _find_inlined(record: OpRecord) -> Kernel | None:
+    """Return the kernel that compiled graphs hold on every device, so that it can be traced; or None."""
+    kernel = None if is_interpreted() else record.kernels.get(None)
+    return kernel if kernel is not None and kernel.is_inlined and kernel.when is None else None
 
 
 def _returns_nothing_new(record: OpRecord) -> bool:

@@ -149,6 +149,9 @@ class Reader:
             self._read_attributes(vars(base), names | {"__call__", "__init__", "__new__"}, names, own)
 
     def _read_instance(self, value: Any, names: frozenset[str], package: str) -> None:
+        if _package_of(type(value)) == "triton" and hasattr(value, "fn"):  # made by triton.jit or triton.autotune
+            self.read(value.fn, names, package)
+            self._add(" ".join(map(str, getattr(value, "configs", ()))))
         plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
         if isinstance(plain, FunctionType):
             self.read(plain, names, package)
