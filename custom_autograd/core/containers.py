@@ -1,9 +1,10 @@
-"""What is in a container of any kind, and how a message reaches it; and the same container with other tensors."""
+"""What is in a container of any kind, and how a message reaches and shows it; and the same with other tensors."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from custom_autograd.torch_private.trees import find_node_type
@@ -42,3 +43,27 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
         return value
     items, context = node.dump(value)
     return node.load([map_tensors(item, function) for item in items], context)
+
+
+def format_value(value: object) -> str:
+    """Return a value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
+    if isinstance(value, Tensor):
+        layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
+    text = _format_container(value) if _has_tensors(value) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _format_container(value: object) -> str:
+    """Return a container with tensors in it, as Python would write it, with shapes instead of data."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {format_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        text = ", ".join(format_value(item) for item in value)
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    fields = ", ".join(f"{path[1:]}={format_value(item)}" for path, item in children_of(value))
+    return f"{type(value).__name__}({fields})"
+
+
+def _has_tensors(value: object) -> bool:
+    return isinstance(value, Tensor) or any(_has_tensors(item) for _, item in children_of(value))

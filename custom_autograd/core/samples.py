@@ -6,6 +6,7 @@ def samples(make):                        make is a TensorFactory, bound to devi
     yield Sample(make(4, 8), make(7)).raises(ValueError, match="'weight' has 7")
     yield Sample(make(4, 8), make.tensor([0, 9])).raises(IndexError, on="cpu")     a GPU does not look at the labels
     yield Sample(make(0, 8), make(8)).xfail("sizes", reason="the kernel does not support empty tensors yet")
+    yield Sample(make(4, 8), alpha=1.5).keeping("alpha")                           0 and -1 are outside of its domain
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from custom_autograd.core.containers import children_of, map_tensors
+from custom_autograd.core.containers import children_of, format_value, map_tensors
 from custom_autograd.core.device_types import advice_on, name_of, unknown_among
 from custom_autograd.core.errors import CheckError
 
@@ -29,13 +30,14 @@ class Sample:
         Sample(float32[4, 8], eps=0.001).named('large eps')
     """
 
-    __slots__ = ("accepted", "args", "error", "kwargs", "name")
+    __slots__ = ("accepted", "args", "error", "kept", "kwargs", "name")
 
     args: tuple[object, ...]
     kwargs: dict[str, object]
     name: str
     error: "ExpectedError | None"
     accepted: Mapping[str, str]
+    kept: tuple[str, ...]
 
     def __init__(self, /, *args: object, **kwargs: object) -> None:
         """Keep the arguments as they are; nothing is copied."""
@@ -44,6 +46,7 @@ class Sample:
         self.name = ""
         self.error = None
         self.accepted = {}
+        self.kept = ()
 
     def named(self, name: str, /) -> "Sample":
         """Return the same call under a name, which reports show."""
@@ -89,6 +92,16 @@ class Sample:
         sample.accepted = {**self.accepted, **dict.fromkeys(checks, reason)}
         return sample
 
+    def keeping(self, /, *arguments: str) -> "Sample":
+        """Return the same call, of which checks do not change these numbers: the op is defined for few of them.
+
+        Args:
+            arguments: names of arguments that are floats, ints or bools; checks else try 0, 1, -1 and others for them.
+        """
+        sample = self.map(lambda tensor: tensor)
+        sample.kept = (*self.kept, *arguments)
+        return sample
+
     def leaves(self) -> "tuple[TensorLeaf, ...]":
         """Return every tensor of the call with the path to it, in the order of the arguments.
 
@@ -114,7 +127,7 @@ class Sample:
     def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> "Sample":
         """Return a call with other arguments under the same name, with what is declared of this one."""
         sample = Sample(*args, **kwargs)
-        sample.name, sample.error, sample.accepted = self.name, self.error, self.accepted
+        sample.name, sample.error, sample.accepted, sample.kept = self.name, self.error, self.accepted, self.kept
         return sample
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> "Sample":
@@ -242,26 +255,6 @@ class TensorFactory:
     def __repr__(self) -> str:
         """Return the device and dtype under test."""
         return f"make(device={str(self.device)!r}, dtype={self.dtype})"
-
-
-def format_value(value: object) -> str:
-    """Return a value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
-    if isinstance(value, Tensor):
-        layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
-    text = _format_container(value) if _leaves(value, 0, "") else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _format_container(value: object) -> str:
-    """Return a container with tensors in it, as Python would write it, with shapes instead of data."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {format_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        text = ", ".join(format_value(item) for item in value)
-        return f"[{text}]" if isinstance(value, list) else f"({text})"
-    fields = ", ".join(f"{path[1:]}={format_value(item)}" for path, item in children_of(value))
-    return f"{type(value).__name__}({fields})"
 
 
 def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> tuple[float, float]:

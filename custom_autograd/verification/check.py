@@ -11,7 +11,7 @@ import torch
 from custom_autograd.core.devices import without_numbers
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import show, suggest
+from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, randomness, runner
@@ -138,6 +138,8 @@ def case_of(
     unknown = [name for sample in made for name in sample.accepted if name not in names]
     if unknown:
         raise _unknown(unknown[0], names)
+    for sample in made:
+        _check_kept(seen, sample)
     if device is not None:
         _require_device(seen, made, torch.device(device), seen.samples if samples is None else samples)
     return runner.Case(seen, made)
@@ -241,6 +243,15 @@ def _unknown(name: str, available: Iterable[str]) -> CheckError:
     problem = f"there is no check called '{name}'" if name else "no check is named"
     where = "all are in docs/reference/checks.md; see 'custom-autograd check --help'"
     return CheckError("check", problem, do=" ".join(filter(None, (suggest(name, names), where))))
+
+
+def _check_kept(target: Target, sample: Sample) -> None:
+    """Refuse names in `Sample.keeping` that are not arguments."""
+    arguments = [argument.name for argument in target.arguments]
+    for name in sample.kept:
+        if name not in arguments:
+            problem = f"keeping() names {name!r}, which is not an argument"
+            raise CheckError(target.name, problem, expected=quote(arguments), do=suggest(name, arguments))
 
 
 def _no_samples(target: Target) -> CheckError:

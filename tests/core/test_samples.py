@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from custom_autograd.core.device_types import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.verification.check import check
 
 
 class Pair(NamedTuple):
@@ -153,3 +154,41 @@ def test_a_tensor_of_given_values_is_a_copy_of_a_tensor_without_its_gradient():
 
     assert ([0.5, 2.0], torch.float32, False) == (made.tolist(), made.dtype, made.requires_grad)
     assert [0.5, 2.0] == given.tolist()
+
+
+# -------------------------------------------------------------------------------------------------------- kept numbers
+
+
+class Power(torch.autograd.Function):
+    """x ** alpha for alpha above 1; below, whatever alpha is, the gradient is wrong."""
+
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.save_for_backward(x)
+        ctx.alpha = alpha
+        return x**alpha
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * ctx.alpha * x ** (ctx.alpha - 1) * (1 if ctx.alpha > 1 else 3), None
+
+
+def power_sample():
+    return Sample(torch.tensor([1.5, 2.0], dtype=torch.float64, requires_grad=True), 2.5)
+
+
+def test_checks_try_other_numbers_unless_a_sample_keeps_them():
+    found = [
+        check(Power, [sample], checks=["directional"], raise_on_failure=False).ok
+        for sample in (power_sample(), power_sample().keeping("alpha"), power_sample().keeping("alpha").named("kept"))
+    ]
+
+    assert [False, True, True] == found
+
+
+def test_what_is_kept_is_an_argument():
+    with pytest.raises(CheckError, match=r"keeping\(\) names 'alhpa', which is not an argument") as caught:
+        check(Power, [power_sample().keeping("alhpa")], checks=["directional"])
+
+    assert "did you mean 'alpha'" in str(caught.value)

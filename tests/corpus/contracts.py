@@ -11,7 +11,6 @@ from corpus.more_bases import (
     GROWTH,
     PRODUCT,
     SQUARE,
-    WRITTEN_PRODUCT,
     WRITTEN_TWO,
     two_backward,
 )
@@ -123,8 +122,8 @@ CONTRACTS: tuple[Mutant, ...] = (
         "contract_many",
         "number of gradients",
         "contract",
-        "There is one None too many, which torch drops.",
-        WRITTEN_PRODUCT.but(backward=lambda ctx, grad: (*_both(ctx, grad), None)),
+        "There is one None too many.",
+        PRODUCT.but(backward=lambda ctx, grad: (*_both(ctx, grad), None)),
     ),
     plant(
         "contract_device",

@@ -44,17 +44,44 @@ class OneMore(Scaled):
         return (*Scaled.backward(ctx, grad), None)
 
 
+class OneTensorMore(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        return (*Scaled.backward(ctx, grad), grad)
+
+
+class OtherShape(Scaled):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.sum(0), (grad * ctx.saved_tensors[0]).sum(0)
+
+
+class AnyNumber(Function):
+    @staticmethod
+    def forward(ctx, *args):
+        ctx.save_for_backward(*args)
+        return args[0] * args[1]
+
+    backward = OtherDtype.backward
+
+
 FAULTS = {
-    NotReduced: (
-        "the backward returns a gradient of 'w' with shape (4, 3), expected (3,): the engine repairs it, or fails",
-        "it is not reduced over dim 0",
+    OtherShape: (
+        "the engine refuses what the backward returns: RuntimeError: Function OtherShapeBackward returned an invalid "
+        "gradient at index 0 - got [3] but expected shape compatible with [4, 3]",
+        "",
+    ),
+    AnyNumber: (
+        "the backward returns a gradient of 'args[0]' with dtype torch.float64, expected torch.float32: "
+        "the engine repairs it, or fails",
+        "it is computed in torch.float64; cast it to the dtype of its input",
     ),
     OtherDtype: (
         "the backward returns a gradient of 'x' with dtype torch.float64, expected torch.float32: "
         "the engine repairs it, or fails",
         "it is computed in torch.float64; cast it to the dtype of its input",
     ),
-    OneMore: (
+    OneTensorMore: (
         "the backward returns 3 gradients for 2 arguments",
         "an argument was removed, and its gradient was not",
     ),
@@ -72,8 +99,9 @@ scaled.register_autograd(
 )
 
 
-def test_gradients_that_fit_pass():
-    assert "passed" == result_of(Scaled).status
+@pytest.mark.parametrize("function", [Scaled, NotReduced, OneMore])
+def test_gradients_that_fit_and_what_pytorch_lets_a_function_return_pass(function):
+    assert "passed" == result_of(function).status
 
 
 @pytest.mark.parametrize("fault", FAULTS)

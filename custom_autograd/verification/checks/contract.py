@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,7 +26,11 @@ from custom_autograd.verification.harness.targets import Target, call_on
 
 
 class Contract(Check):
-    """Gradients as the backward returns them; those of ops declared here are validated whenever a backward runs."""
+    """Gradients as the backward returns them; those of ops declared here are validated whenever a backward runs.
+
+    A Function may return more Nones than there are arguments, as PyTorch documents, and gradients that the engine sums
+    to the shape of their input; a backward of `register_autograd` returns what fits.
+    """
 
     name = "contract"
     code = "G01"
@@ -97,10 +102,11 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
             count = _count(seen[0])
             yield count if count.status == "failed" else _refused(error)
             return
+    is_of_library = isinstance(target.subject, verification.Definition)
     for returned in seen[:1]:
-        yield _count(returned)
+        yield _count(returned if is_of_library else _without_surplus(returned))
         for leaf in sample.leaves():
-            yield from _judge_leaf(target, leaf, returned)
+            yield from _judge_leaf(target, leaf, returned, may_broadcast=not is_of_library)
 
 
 def _refused(error: RuntimeError) -> Finding:
@@ -108,7 +114,7 @@ def _refused(error: RuntimeError) -> Finding:
 
 
 def _count(returned: verification.Returned) -> Finding:
-    """Compare the number of gradients with that of arguments; torch up to 2.13 drops further ones that are None."""
+    """Compare the number of gradients with that of arguments."""
     found, expected = len(returned.grads), returned.arguments
     if found == expected:
         return PASSED
@@ -117,7 +123,16 @@ def _count(returned: verification.Returned) -> Finding:
     return failed(text, cause=cause)
 
 
-def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returned) -> Iterator[Finding]:
+def _without_surplus(returned: verification.Returned) -> verification.Returned:
+    """Return the gradients without those beyond the arguments that are None."""
+    surplus = returned.grads[returned.arguments :]
+    is_none = all(grad is None for grad in surplus)
+    return replace(returned, grads=returned.grads[: returned.arguments]) if is_none else returned
+
+
+def _judge_leaf(
+    target: Target, leaf: TensorLeaf, returned: verification.Returned, *, may_broadcast: bool
+) -> Iterator[Finding]:
     names = [argument.name for argument in target.arguments]
     position = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
     grad = returned.grads[position] if position < len(returned.grads) else None
@@ -132,7 +147,16 @@ def _judge_leaf(target: Target, leaf: TensorLeaf, returned: verification.Returne
         text = f"the backward returns a gradient of '{target.name_of(leaf)}', which holds {leaf.tensor.dtype}"
         yield failed(f"{text}: the engine drops it", cause="integers and bools have no gradient: return None")
     elif leaf.tensor.requires_grad:
+        if may_broadcast and _is_summed(grad, leaf.tensor):
+            grad = grad.sum_to_size(leaf.tensor.shape)
         yield _judge(target.name_of(leaf), leaf.tensor, grad)
+
+
+def _is_summed(grad: Tensor, leaf: Tensor) -> bool:
+    """Return True if the engine sums a gradient to the shape of its input."""
+    with contextlib.suppress(RuntimeError):
+        return grad.layout == torch.strided and torch.broadcast_shapes(grad.shape, leaf.shape) == grad.shape
+    return False
 
 
 def _judge(name: str, leaf: Tensor, grad: Tensor) -> Finding:

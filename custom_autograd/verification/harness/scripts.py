@@ -37,20 +37,21 @@ def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
         *_classes(target, sample),
         "sample = Sample(",
         *(f"    {argument}," for argument in arguments),
-        f"){_expected(sample)}",
+        f"){_declared(sample)}",
         f'check(op, [sample], checks=["{check}"], seed={seed}, raise_on_failure=True)',
     ]
     return "\n".join(lines)
 
 
-def _expected(sample: Sample) -> str:
-    """Return what the sample is declared to raise."""
+def _declared(sample: Sample) -> str:
+    """Return what is declared of the sample: the numbers that checks keep, and what it raises."""
+    kept = f".keeping({', '.join(map(repr, sample.kept))})" if sample.kept else ""
     if sample.error is None:
-        return ""
+        return kept
     home, name = sample.error.type.__module__, sample.error.type.__qualname__
     name = name if home == "builtins" else f"__import__({home!r}, fromlist=['']).{name}"
     where = f", on={sample.error.device_types!r}" if sample.error.device_types else ""
-    return f".raises({name}, match={sample.error.match!r}{where})"
+    return f"{kept}.raises({name}, match={sample.error.match!r}{where})"
 
 
 def _loading(target: Target) -> list[str]:

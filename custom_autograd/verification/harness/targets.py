@@ -264,7 +264,7 @@ def _from_function(function: type[torch.autograd.Function]) -> Target:
     parameters = list(inspect.signature(function.forward).parameters.values())
     if not _has_setup_context(function):
         parameters = parameters[1:]
-    arguments = tuple(TargetArgument(row.name, default=row.default) for row in parameters)
+    arguments = tuple(TargetArgument(row.name, default=row.default, kind=row.kind) for row in parameters)
     return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
 
 

@@ -50,7 +50,7 @@ def scalars(sample: Sample, arguments: Sequence[TargetArgument]) -> Iterator[tup
     for position, argument in enumerate(arguments):
         is_positional = position < len(sample.args)
         value = sample.args[position] if is_positional else sample.kwargs.get(argument.name, argument.default)
-        for other in _others(value):
+        for other in () if argument.name in sample.kept else _others(value):
             if is_positional:
                 args = (*sample.args[:position], other, *sample.args[position + 1 :])
                 yield f"{argument.name}={other!r}", sample.with_arguments(args, sample.kwargs)
