@@ -178,8 +178,8 @@ def test_partial_whose_rest_has_no_annotation():
     assert_expected_inline(
         message(lambda: custom_op("callables::bare", functools.partial(linear, 1))),
         """\
-DeclarationError: callables::bare: argument 'x' has no type annotation
-  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+DeclarationError: callables::bare: arguments 'x', 'factor' have no type annotation
+  expected   a type, such as Tensor, int, float, str, list[Tensor] or Tensor | None
   declared   FILE.py:LINE
-  do         annotate it, or pass schema=; a function or a class takes static=('x',)""",
+  do         annotate each, or pass schema=; a function or a class takes static=('x',)""",
     )

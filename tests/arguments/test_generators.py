@@ -123,7 +123,8 @@ def test_no_generator():
         message(lambda: dropout(X, generator=3)),
         """\
 KernelError: generators::dropout: argument 'generator': expected a torch.Generator, found 3
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 

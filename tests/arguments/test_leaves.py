@@ -165,7 +165,8 @@ def test_name_of_no_member():
         refused("enum", "UP"),
         """\
 KernelError: leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIGHT, Side.SINISTER, found 'UP'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -174,7 +175,8 @@ def test_value_of_a_member():
         refused("enum of strings", "same size"),
         """\
 KernelError: leaves::enum_of_strings: argument 'value': expected one of Padding.ZEROS, Padding.SAME, found 'same size'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -183,7 +185,8 @@ def test_number_for_flags():
         refused("flags", 3),
         """\
 KernelError: leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -216,7 +219,8 @@ def test_literal_with_none():
         message(lambda: op(X, "z")),
         """\
 KernelError: leaves::literal_or_none: argument 'value': expected one of 'a', 'b', None, found 'z'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -227,7 +231,8 @@ def test_literal_of_members_with_none():
         message(lambda: op(X, Side.RIGHT)),
         """\
 KernelError: leaves::member_or_none: argument 'value': expected one of Side.LEFT, None, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -236,7 +241,8 @@ def test_true_is_not_one():
         refused("literal of int", True),
         """\
 KernelError: leaves::literal_of_int: argument 'value': expected one of 1, 2, found True
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -245,7 +251,8 @@ def test_one_is_not_true():
         refused("literal of bool", 1),
         """\
 KernelError: leaves::literal_of_bool: argument 'value': expected one of True, found 1
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -254,7 +261,8 @@ def test_other_member_of_a_literal():
         refused("literal of enums", Side.RIGHT),
         """\
 KernelError: leaves::literal_of_enums: argument 'value': expected one of Side.LEFT, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -263,7 +271,8 @@ def test_tuple_of_another_length():
         refused("pair", (1, 2, 3)),
         """\
 KernelError: leaves::pair: argument 'value': expected a tuple of length 2, found (1, 2, 3)
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -273,7 +282,8 @@ def test_str_for_a_list_of_str():
         refused("list of str", "abc"),
         """\
 KernelError: leaves::list_of_str: argument 'value': expected a list or a tuple, found 'abc'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -282,7 +292,8 @@ def test_member_for_a_list_of_members():
         refused("list of enums", Side.LEFT),
         """\
 KernelError: leaves::list_of_enums: argument 'value': expected a list or a tuple, found <Side.LEFT: 1>
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -291,7 +302,8 @@ def test_integer_for_a_dtype_in_a_tuple():
         refused("tuple of dtypes", (torch.half, 3)),
         """\
 KernelError: leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, found 3
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -300,7 +312,8 @@ def test_number_for_a_qscheme():
         refused("qscheme", 2),
         """\
 KernelError: leaves::qscheme: argument 'value': expected a torch.qscheme, found 2
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -309,7 +322,8 @@ def test_dtype_in_a_list_of_qschemes():
         refused("list of qschemes", [torch.per_tensor_affine, torch.int8]),
         """\
 KernelError: leaves::list_of_qschemes: argument 'value': expected a torch.qscheme, found torch.int8
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 

@@ -142,7 +142,8 @@ def test_lambda():
         refused(lambda x: x),
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -151,7 +152,8 @@ def test_closure():
         refused(local()),
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found local.<locals>.inner, which is local to a function: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -160,7 +162,8 @@ def test_partial():
         refused(functools.partial(square)),
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a functools.partial: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -169,7 +172,8 @@ def test_bound_method():
         refused(Cubes.method.__get__(3)),
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found the bound method Cubes.method: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -178,7 +182,8 @@ def test_object_that_is_not_what_its_module_has():
         re.sub("0x[0-9a-f]+", "0x...", refused(torch.nn.ReLU())),
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found ReLU(), which is not what its module has under that name: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
@@ -187,7 +192,8 @@ def test_what_cannot_be_called():
         refused("arguments.functions:square"),
         """\
 KernelError: statics::apply: argument 'function': expected a function or a class, found 'arguments.functions:square'
-  declared   FILE.py:LINE""",
+  declared   FILE.py:LINE
+  do         pass a value that its annotation allows""",
     )
 
 
