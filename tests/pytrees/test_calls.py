@@ -33,7 +33,8 @@ def test_a_tuple_for_a_record_is_refused():
 containers::affine: argument 'p' is not what was declared
   expected   Affine(weight, bias, times)
   found      a tuple of 2
-  declared   containers.py:81""",
+  declared   containers.py:81
+  do         pass Affine(weight, bias, times)""",
     )
 
 
@@ -44,7 +45,8 @@ def test_a_place_deep_in_a_record_is_named():
 containers::block: argument 'b.affine' is not what was declared
   expected   Affine(weight, bias, times)
   found      int: 3
-  declared   containers.py:87""",
+  declared   containers.py:87
+  do         pass Affine(weight, bias, times)""",
     )
     assert_expected_inline(
         refusal_of(block, X, Block(Affine([X], None), CURVE, [X])),
@@ -52,7 +54,8 @@ containers::block: argument 'b.affine' is not what was declared
 containers::block: argument 'b.affine.weight' is not what was declared
   expected   a tensor
   found      a list of 1
-  declared   containers.py:87""",
+  declared   containers.py:87
+  do         pass a tensor""",
     )
 
 
@@ -91,7 +94,8 @@ def test_an_attribute_beside_the_fields_is_refused():
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
-  declared   test_calls.py:73""",
+  declared   test_calls.py:73
+  do         pass Halved(value, scale)""",
     )
 
 
@@ -103,7 +107,8 @@ structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
-  declared   test_calls.py:73""",
+  declared   test_calls.py:73
+  do         pass State(hidden, cell) or None""",
     )
 
 
@@ -114,7 +119,8 @@ def test_what_may_be_left_out_says_what_else_it_may_be():
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
-  declared   test_calls.py:73""",
+  declared   test_calls.py:73
+  do         pass State(hidden, cell) or None""",
     )
 
 
@@ -125,7 +131,8 @@ def test_a_number_of_another_type_is_named():
 containers::affine: argument 'p.times' is not what was declared
   expected   an int
   found      float: 1.5
-  declared   containers.py:81""",
+  declared   containers.py:81
+  do         pass an int""",
     )
 
 
@@ -136,7 +143,8 @@ def test_a_value_of_another_type_in_a_dict_is_named():
 containers::weighted: argument weights['b'] is not what was declared
   expected   a tensor
   found      int: 2
-  declared   containers.py:95""",
+  declared   containers.py:95
+  do         pass a tensor""",
     )
 
 
@@ -147,7 +155,8 @@ def test_a_missing_key_is_named():
 containers::swapped: argument 'p' is not what was declared
   expected   a dict with the keys 'left', 'right'
   found      a dict with the keys 'left'
-  declared   containers.py:103""",
+  declared   containers.py:103
+  do         pass a dict with the keys 'left', 'right'""",
     )
 
 
@@ -158,7 +167,8 @@ def test_a_tuple_of_another_length_is_refused():
 containers::nested: argument 'pair[1]' is not what was declared
   expected   a tuple of 2
   found      a tuple of 3
-  declared   containers.py:121""",
+  declared   containers.py:121
+  do         pass a tuple of 2""",
     )
 
 
@@ -169,7 +179,8 @@ def test_what_no_schema_can_hold_is_refused():
 containers::anything: argument table['set'] is not what was declared
   expected   tensors, numbers, strings, dtypes, Enums, and containers of those
   found      set: {1}
-  declared   containers.py:132""",
+  declared   containers.py:132
+  do         pass tensors, numbers, strings, dtypes, Enums, and containers of those""",
     )
 
 
