@@ -441,6 +441,7 @@ def test_register_torch_dispatch_takes_a_class():
         message(lambda: fresh("no_class").register_torch_dispatch(3, double)),
         """\
 RegistrationError: kinds::no_class: register_torch_dispatch takes a class
+  expected   a subclass or a mode
   found      3
   rule       FILE.py:LINE
   declared   FILE.py:LINE""",
