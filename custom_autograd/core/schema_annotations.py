@@ -42,14 +42,20 @@ def check_annotations(
         its = _kind(annotation)
         if its is None or argument.name in static:
             continue
-        own = _plain(argument.type)
-        if own != its and (own, its) not in COMPATIBLE:
+        if not _agree(_plain(argument.type), its):
             raise refuse(
                 f"the schema and the annotation of '{argument.name}' do not agree",
                 expected=f"{argument.type}, as the schema says",
                 found=spell_annotation(annotation),
                 do="change one of them, or leave out schema= and let the annotations decide",
             )
+
+
+def _agree(own: str, its: str) -> bool:
+    """Return True if the same values, or lists of them, may have both types."""
+    if own.endswith("[]") and its.endswith("[]"):
+        return _agree(own[:-2], its[:-2])
+    return own == its or (own, its) in COMPATIBLE
 
 
 def _pairs(signature: inspect.Signature, schema: Schema) -> Iterator[tuple[Argument, str]]:

@@ -1,6 +1,6 @@
 """Whatever can be called can be an op's function, its kernel, its fake and its rule."""
 
-# ruff: noqa: E501 - a message is as long as it is
+
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ PAIRS = [
     ("Tensor", Tensor | None, True),
     ("Tensor?", Tensor, True),
     ("SymInt[2]", Sequence[int], True),
+    ("SymInt[]", Sequence[int | torch.SymInt], True),
     ("int[]", tuple[int, int], True),
     ("Device", str, True),
     ("ScalarType", torch.dtype, True),

@@ -180,7 +180,7 @@ proposed::without_samples
 def test_show_and_reports_print_the_line(path, capsys, tmp_path):
     page = tmp_path / "report.html"
 
-    assert main(["show", f"{path}:largest"]) == 0
+    assert main(["show", "--source", f"{path}:largest"]) == 0
     shown = capsys.readouterr().out
     main(["check", f"{path}:largest", "--checks", "shapes", "-j", "0", "-q", "--html", str(page)])
 

@@ -287,7 +287,11 @@ def test_a_file_that_is_not_text_is_refused(folder, capsys):
     (folder / "r.json").write_bytes(b"\xff\xfe")
 
     assert 2 == main(["report", "r.json"])
-    assert "custom-autograd: r.json: this is not text in UTF-8\n" == capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "custom-autograd: r.json: this is not text in UTF-8\n  do         give a file that check --json has written\n"
+        == said
+    )
 
 
 def test_a_file_that_is_absent_is_refused(folder, capsys):
