@@ -1,7 +1,5 @@
 """Whatever can be called can be an op's function, its kernel, its fake and its rule."""
 
-
-
 from __future__ import annotations
 
 import dataclasses

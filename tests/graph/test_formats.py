@@ -408,5 +408,6 @@ def test_a_drawing_that_fails_says_why(monkeypatch):
         str(caught.value),
         """\
 custom_autograd.inspect: the program 'dot' cannot draw the graph
-  found      syntax error in line 1""",
+  found      syntax error in line 1
+  do         use to_dot(), and draw it with another program""",
     )

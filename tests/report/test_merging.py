@@ -99,7 +99,12 @@ def test_of_many_missing_shards_the_first_are_named():
 
 def test_a_shard_that_is_given_twice_is_refused():
     text = message(shard(1, 2), shard(2, 2), replace(shard(1, 2), file="copy.json"))
-    assert_expected_inline(text, """copy.json: it is shard 1/2, and so is shard-1.json""")
+    assert_expected_inline(
+        text,
+        """\
+copy.json: it is shard 1/2, and so is shard-1.json
+  do         leave one of them out""",
+    )
 
 
 def test_a_run_that_was_stopped_is_not_complete():
@@ -175,7 +180,12 @@ def test_an_op_of_another_shard_is_refused():
     doubled = replace(part.report, results=(*part.report.results, *other.report.results))
 
     text = message(replace(part, report=doubled), other)
-    assert f"shard-1.json: it has results of '{other.ops()[0]}', which is not in shard 1/2" == text
+    problem, advice = text.splitlines()
+    assert f"shard-1.json: it has results of '{other.ops()[0]}', which is not in shard 1/2" == problem
+    assert (
+        "  do         run custom-autograd check my_ops --shard 1/2 --json FILE, with the other options of the run"
+        == advice
+    )
 
 
 # ---------------------------------------------------------------------------------------- reports without shards
