@@ -14,11 +14,8 @@ CHECKS = [row.name for row in all_checks() if row.name not in COMPILED]
 INFOS = {f"{kind}-{info.name}": info for kind, db in (("f", autograd_function_db), ("o", custom_op_db)) for info in db}
 
 ZERO_TANGENT = "torch.library ops have no forward mode, and say zero"
-BROADCAST = "the gradient has the shape of the output; the engine sums it over what was broadcast"
 
 FOUND = {
-    "f-NumpyMulAutogradFunction": {"contract": BROADCAST},
-    "f-MulGenVmapAutogradFunction": {"contract": BROADCAST},
     "f-NumpyCubeNotComposableAutogradFunction": dict.fromkeys(
         ("directional", "gradcheck", "linearity"), "the backward leaves out the incoming gradient"
     ),
@@ -29,13 +26,11 @@ FOUND = {
         ("directional", "gradcheck", "linearity"), "the backward adds 6 dx for the second output, whatever comes in"
     ),
     "f-ScaleGradGenVmapAutogradFunction": dict.fromkeys(("directional", "gradcheck"), "it scales gradients on purpose"),
-    "f-ZeroGradientsGenVmapAutogradFunction": {
-        **dict.fromkeys(("directional", "gradcheck"), "it stops gradients on purpose"),
-        "contract": BROADCAST,
-    },
+    "f-ZeroGradientsGenVmapAutogradFunction": dict.fromkeys(
+        ("directional", "gradcheck"), "it stops gradients on purpose"
+    ),
     "o-NumpyCubeCustomOp": {"forward_mode": ZERO_TANGENT},
     "o-NumpyMulCustomOp": {
-        "contract": BROADCAST,
         "fake": "the strides of a transposed input are not those of the real result",
         "forward_mode": ZERO_TANGENT,
     },
