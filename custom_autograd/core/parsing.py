@@ -279,12 +279,8 @@ def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -
     ):
         for name in wanted:
             if name not in valid:
-                raise refuse(
-                    f"{label}= names '{name}', which is {kind}",
-                    expected=quote(valid),
-                    found=repr(name),
-                    do=advise(name, valid),
-                )
+                problem = f"{label}= names '{name}', which is {kind}"
+                raise refuse(problem, expected=quote(valid), found=repr(name), do=advise(name, valid))
     if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
         raise refuse("every output is hidden", do="leave at least one output visible")
 
