@@ -217,7 +217,7 @@ FALSE_LINES: tuple[Mutant, ...] = (
     ),
     false(
         "dtype",
-        "The line says nothing of the dtype of an output that is not that of the inputs.",
+        "The line says nothing of the dtype of an output that is not that of the first tensor.",
         op(
             ONE,
             lambda x: (x > 0).contiguous(),

@@ -75,7 +75,10 @@ def test_a_mutant_names_a_check_and_says_what_is_wrong(mutant):
     assert mutant.purpose[0].isupper()
 
 
-@pytest.mark.parametrize("op", [*MUTANTS, *CORRECT], ids=lambda op: op.name)
+RUNNING = [op for op in (*MUTANTS, *CORRECT) if op.name != "shapes_dtype"]  # whose calls say what is wrong with it
+
+
+@pytest.mark.parametrize("op", RUNNING, ids=lambda op: op.name)
 def test_an_op_runs_on_its_samples(op):
     samples = [sample for sample in samples_of(op) if op.name != "size_empty" or sample.tensors()[0].numel()]
 
