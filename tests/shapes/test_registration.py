@@ -93,7 +93,8 @@ def test_message_of_a_line_that_cannot_be_read():
         """\
 the line of shapes cannot be read: a dimension is expected: a name, a number or a product
 x: n y?: n -> output: n
-                   ^""",
+                   ^
+separate dimensions by spaces and tensors by commas: 'x: *b i, weight: o i -> out: *b o'""",
     )
 
 

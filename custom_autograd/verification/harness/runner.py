@@ -122,12 +122,12 @@ def _run_check(
             yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
         begin(check, label)
-        if position not in fits:
+        if position not in fits and sample.error is None and not sample.accepted:
             first = _run_at(case.target, FirstCall(), sample, position, seed)
-            fits[position] = check.is_for_errors or bool(sample.accepted) or not first.is_finding
+            fits[position] = not first.is_finding
             if not fits[position]:
                 yield None, first
-        if not fits[position]:
+        if not fits.get(position, True):
             continue
         result = _run_at(case.target, check, sample, position, seed)
         yield sample, _accepted(result, sample.accepted.get(check.name))
