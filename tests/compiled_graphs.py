@@ -34,3 +34,35 @@ def count_kernels(function: Callable[..., Any], *args: Any, context: AbstractCon
     with context, torch._inductor.config.patch(force_disable_caches=True), torch.no_grad():
         torch.compile(function, fullgraph=True)(*args)
     return metrics.generated_kernel_count
+
+
+RECORD_LAUNCHES = '''
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from triton.backends.compiler import GPUTarget
+
+
+class Driver:
+    """Names a GPU that is not here: PyTorch asks Triton's compiler what a kernel writes to."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+
+triton.runtime.driver.set_active(Driver())
+launches = []
+
+
+def note(graph, inputs):
+    for node in graph.graph.nodes:
+        if "scale" in str(node.target) or "triton" in str(node.target):
+            launches.append((str(node.target), list(node.kwargs["kwargs"]), node.kwargs["tensors_to_clone"]))
+    outputs = [node.meta["val"] for node in list(graph.graph.nodes)[-1].args[0]]
+    return make_boxed_func(lambda *_: [torch.zeros(tuple(one.shape)) for one in outputs])
+
+
+x = torch.ones(100, requires_grad=True)
+compiler = aot_autograd(fw_compiler=note, bw_compiler=note)
+torch.compile(lambda x: torch.relu(scale(x + 1, 2.0)), backend=compiler, fullgraph=True)(x).sum().backward()
+'''
+"""The end of a program that declares `scale(x, factor)`: `launches` are those in its graphs, forward and backward."""

@@ -91,8 +91,7 @@ class GradientReader:
         problem, do = "returns one value for several inputs", "return a dict by input name"
         if result is None:
             problem, do = "returns None", f"is a return missing? if the gradient is zero, {explicit_none(self.inputs)}"
-        facts = {"expected": f"a dict or a tuple for {quote(self.inputs)}", "found": _kind(result), "do": do}
-        return self._refuse(problem, **facts)
+        return self._refuse(problem, expected=f"a dict or a tuple for {quote(self.inputs)}", found=_kind(result), do=do)
 
     def _refuse(self, problem: str, **facts: str | None) -> NoReturn:
         raise self.origin.error(GradientError, f"the backward {problem}", **facts)

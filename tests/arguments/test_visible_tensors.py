@@ -121,6 +121,14 @@ def check_all_ways(op, value):
         torch.testing.assert_close(found, expected, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def draw(data):
+    """Draw an annotation, and a value that has tensors."""
+    annotation = data.draw(ANNOTATIONS)
+    value = data.draw(values(annotation))
+    assume(in_order(value))
+    return annotation, value
+
+
 def declare(annotation, **options):
     def function(v):
         return plain(v)
@@ -132,9 +140,7 @@ def declare(annotation, **options):
 @settings(max_examples=60)
 @given(st.data())
 def test_tensors_are_visible_whatever_the_annotation(data):
-    annotation = data.draw(ANNOTATIONS)
-    value = data.draw(values(annotation))
-    assume(in_order(value))
+    annotation, value = draw(data)
 
     check_all_ways(declare(annotation, reference=True), value)
 
@@ -142,9 +148,7 @@ def test_tensors_are_visible_whatever_the_annotation(data):
 @settings(max_examples=60)
 @given(st.data())
 def test_meta_and_needs_have_the_structure_of_an_argument(data):
-    annotation = data.draw(ANNOTATIONS)
-    value = data.draw(values(annotation))
-    assume(in_order(value))
+    annotation, value = draw(data)
     op = declare(annotation)
 
     @op.register_backward
@@ -182,10 +186,8 @@ def test_a_type_that_hides_tensors_is_refused(spelling):
 
 
 def test_the_message_names_the_annotation():
-    declaring = lambda: custom_op("visible::refused", plain, schema="(Tensor[]? v) -> Tensor")  # noqa: E731
-
     assert_expected_inline(
-        message(declaring),
+        message(lambda: custom_op("visible::refused", plain, schema="(Tensor[]? v) -> Tensor")),
         """\
 DeclarationError: visible::refused: the type of 'v' hides tensors from autograd and all transforms
   expected   Tensor, Tensor?, Tensor?[], Tensor[]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from compiled_graphs import count_kernels, operators_of
+from compiled_graphs import RECORD_LAUNCHES, count_kernels, operators_of
 from expecttest import assert_expected_inline
 from torch import Tensor
 from torch._library.effects import EffectType
@@ -295,7 +295,8 @@ def test_check_compiles_both_ways():
     assert "not inlined" not in report
 
 
-TRITON = '''
+TRITON = (
+    """
 from __future__ import annotations
 
 import json
@@ -303,22 +304,9 @@ import json
 import torch
 import triton
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from triton.backends.compiler import GPUTarget
 
 from custom_autograd import custom_op
 from custom_autograd.kernels import tl, triton_kernel
-
-
-class Driver:
-    """Names a GPU that is not here: PyTorch asks Triton's compiler what a kernel writes to."""
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-
-triton.runtime.driver.set_active(Driver())
 
 
 @triton_kernel
@@ -342,24 +330,10 @@ def _(x, factor):
     out = torch.empty_like(x)
     scale_kernel[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), factor, BLOCK=64)
     return out
-
-
-launches = []
-
-
-def note(graph, inputs):
-    for node in graph.graph.nodes:
-        if "scale" in str(node.target) or "triton" in str(node.target):
-            launches.append((str(node.target), list(node.kwargs["kwargs"]), node.kwargs["tensors_to_clone"]))
-    outputs = [node.meta["val"] for node in list(graph.graph.nodes)[-1].args[0]]
-    return make_boxed_func(lambda *_: [torch.zeros(tuple(one.shape)) for one in outputs])
-
-
-x = torch.ones(100, requires_grad=True)
-compiler = aot_autograd(fw_compiler=note, bw_compiler=note)
-torch.compile(lambda x: torch.relu(scale(x + 1, 2.0)), backend=compiler, fullgraph=True)(x).sum().backward()
-print(json.dumps(launches))
-'''
+"""
+    + RECORD_LAUNCHES
+    + "print(json.dumps(launches))\n"
+)
 
 
 def test_a_graph_holds_the_launches_of_triton_kernels(tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from compiled_graphs import operators_of
+from compiled_graphs import RECORD_LAUNCHES, operators_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -48,43 +48,17 @@ scale.register_autograd(lambda ctx, grad: (scale(grad, ctx.factor), None), setup
 
 GRAPHS = (
     DECLARATION
-    + '''
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from triton.backends.compiler import GPUTarget
-
-
-class Driver:
-    """Names a GPU that is not here: PyTorch asks Triton's compiler what a kernel writes to."""
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-
+    + RECORD_LAUNCHES
+    + """
 class Scaled(torch.nn.Module):
     def forward(self, x):
         return scale(x, 2.0) + 1
 
 
-triton.runtime.driver.set_active(Driver())
-launches = []
-
-
-def note(graph, inputs):
-    for node in graph.graph.nodes:
-        if "scale" in str(node.target) or "triton" in str(node.target):
-            launches.append((str(node.target), list(node.kwargs["kwargs"]), node.kwargs["tensors_to_clone"]))
-    outputs = [node.meta["val"] for node in list(graph.graph.nodes)[-1].args[0]]
-    return make_boxed_func(lambda *_: [torch.zeros(tuple(one.shape)) for one in outputs])
-
-
-x = torch.ones(100, requires_grad=True)
-compiler = aot_autograd(fw_compiler=note, bw_compiler=note)
-torch.compile(lambda x: torch.relu(scale(x + 1, 2.0)), backend=compiler, fullgraph=True)(x).sum().backward()
 exported = torch.export.export(Scaled(), (torch.ones(3),))
 called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
 print(json.dumps([launches, called]))
-'''
+"""
 )
 
 VALUES = (

@@ -94,11 +94,8 @@ def _check_dtypes(
 
     Any: the arguments and the results of a kernel; those that are not tensors are refused later.
     """
-    schema, dtypes, is_fake = (
-        described.declaration.schema,
-        described.rule.dtypes,
-        follows_fake(described, record, values),
-    )
+    schema, dtypes = described.declaration.schema, described.rule.dtypes
+    is_fake = follows_fake(described, record, values)
     found = by_fields(schema.output_names, result) if len(schema.outputs) > 1 else [result]
     for output, value in zip(schema.outputs, found or (), strict=False):
         expected = find_dtype(described, output.name, values) if is_fake or output.name in dtypes else None

@@ -17,7 +17,10 @@ def within_domain(
     target: Target, sample: Sample, variants: Iterable[tuple[str, Sample]]
 ) -> Iterator[tuple[str, Sample]]:
     """Yield the variants of a sample that can be called on its device, with their labels."""
-    return (row for row in variants if is_within_domain(target, sample, row[1]))
+    judge = _judge(target, sample)
+    for label, variant in variants:
+        if judge is None or _takes(judge, variant):
+            yield label, variant
 
 
 def is_within_domain(target: Target, sample: Sample, variant: Sample) -> bool:
@@ -25,11 +28,15 @@ def is_within_domain(target: Target, sample: Sample, variant: Sample) -> bool:
 
     True for samples on the CPU, where a call that is refused does no harm.
     """
+    return any(within_domain(target, sample, [("", variant)]))
+
+
+def _judge(target: Target, sample: Sample) -> Function | None:
+    """Return what is asked on the CPU; None if the sample is there, or nothing takes it there."""
     if all(tensor.device.type == "cpu" for tensor in sample.tensors()):
-        return True
+        return None
     functions = (function for function in (target.full, target.reference) if function is not None)
-    judge = next((function for function in functions if _takes(function, sample)), None)
-    return judge is None or _takes(judge, variant)
+    return next((function for function in functions if _takes(function, sample)), None)
 
 
 def _takes(function: Function, sample: Sample) -> bool:
