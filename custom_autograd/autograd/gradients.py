@@ -271,7 +271,7 @@ def _is_needed(need: Needs) -> bool:
 def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"{type(value).__name__}: {show(value)}"
+    return "None" if value is None else f"{type(value).__name__}: {show(value)}"
 
 
 def _advise_dtype(found: torch.dtype, metadata: Metadata) -> str:

@@ -88,7 +88,7 @@ class TangentReader:
                 rule,
                 "returns None",
                 expected=f"a dict or a tuple for {quote(names)}",
-                found="NoneType: None",
+                found="None",
                 do=f"is a return missing? if the tangent is zero, {explicit_none(names)}",
             )
         if len(names) != 1:

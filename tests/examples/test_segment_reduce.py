@@ -168,7 +168,7 @@ def test_offsets_of_another_dtype_raise_in_numpy() -> None:
 
 def test_offsets_that_do_not_divide_the_rows_raise_under_vmap() -> None:
     offsets = torch.tensor([[0, 1, 3], [0, 1, 2]])
-    with pytest.raises(RuntimeError, match="index 1 is out of bounds"):
+    with pytest.raises(RuntimeError, match="'offsets' must end with the number of rows, 3, found 2"):
         torch.vmap(partial(segment_reduce, torch.ones(3, 2)))(offsets)
 
 

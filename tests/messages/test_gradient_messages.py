@@ -207,7 +207,7 @@ def test_none_without_a_name():
         """\
 GradientError: words::doubled: the backward returns None
   expected   a dict or a tuple for 'x'
-  found      NoneType: None
+  found      None
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
   do         is a return missing? if the gradient is zero, return {'x': None}""",
@@ -232,7 +232,7 @@ def test_tangent_without_a_name():
         """\
 GradientError: words::pushed: the jvp returns None
   expected   a dict or a tuple for 'output'
-  found      NoneType: None
+  found      None
   rule       FILE.py:LINE, jvp
   declared   FILE.py:LINE
   do         is a return missing? if the tangent is zero, return {'output': None}""",
