@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.autograd.plan import SAVED_VALUES, Plan
-from custom_autograd.autograd.reference import in_jvp
+from custom_autograd.autograd.reference import IS_IN_JVP
 from custom_autograd.autograd.vjp import Vjp
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.metadata import Metadata
@@ -102,7 +102,7 @@ class Derivatives:
         del ctx.forward
         sources = tensors_in([*values.values(), *tangents.values(), *getattr(ctx, "forward_saved", ())])
         is_recorded = torch.is_grad_enabled() and any(map(transforms.is_recorded, sources))
-        with transforms.gradients_recorded(), in_jvp():
+        with transforms.gradients_recorded(), IS_IN_JVP.set(True):
             values = {name: _primal(value) for name, value in values.items()}
             values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
             fixed = self._take_fixed(ctx)

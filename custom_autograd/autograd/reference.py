@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
@@ -20,24 +19,18 @@ from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.core.schema import Schema
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import transforms
+from custom_autograd.torch_private.handed_on import HandedOn
 from custom_autograd.torch_private.saved_hooks import without_hooks
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import note_reference
 
-IS_IN_JVP: ContextVar[bool] = ContextVar("IS_IN_JVP", default=False)
-"""Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive."""
+IS_IN_JVP: HandedOn[bool] = HandedOn("custom_autograd.is_in_jvp")
+"""Set while a jvp runs: there functorch cannot open a level, and need not, since the level in progress is alive.
+
+A derived jvp runs a backward, which for tensors on a GPU is in another thread.
+"""
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, by name
-
-
-@contextmanager
-def in_jvp() -> Iterator[None]:
-    """Mark that a jvp runs."""
-    token = IS_IN_JVP.set(True)
-    try:
-        yield
-    finally:
-        IS_IN_JVP.reset(token)
 
 
 def reference_gradients(
@@ -71,7 +64,8 @@ def reference_gradients(
     names = [name for name, tensors in wanted.items() for _ in tensors]
     are_visible = any(grads.get(name) is not None for name in plan.declaration.schema.visible_results)
     check = partial(check_reached, plan.declaration, reference, names, recompute, are_visible=are_visible)
-    needs_level = torch.compiler.is_dynamo_compiling() or (transforms.is_transforming() and not IS_IN_JVP.get())
+    is_open = transforms.is_transforming() and not IS_IN_JVP.get()
+    needs_level = torch.compiler.is_dynamo_compiling() or is_open
     find = _gradients_under_transforms if needs_level else _gradients
     remaining = iter(find(recompute, check, primals, incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}

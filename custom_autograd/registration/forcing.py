@@ -1,52 +1,36 @@
 """Which kernel is forced: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
 
-A ContextVar says it for a thread or an asyncio task. Autograd runs a backward on a GPU in a thread of its own, which
-has no such context: there the table counts that the thread had which started the backward.
+It counts in a thread or an asyncio task, and in the backward passes that start there.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.names import Name
-from custom_autograd.torch_private import thread_values
+from custom_autograd.torch_private.handed_on import HandedOn
 
 VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
 
 Table = Mapping[int, str]
-NOTHING: tuple[int, Table] = (0, {})
-"""The value of a thread in which no kernel is forced: no owner, and an empty table."""
-
-_here: ContextVar[Table | None] = ContextVar(VARIABLE, default=None)
+_forced: HandedOn[Table] = HandedOn(VARIABLE)
 
 
 def wanted_here(key: int) -> str | None:
     """Return the forced kernel of this thread or task for the owner of this key, or None."""
-    table = _here.get()
-    if table is None:
-        owner, table = thread_values.get(VARIABLE, NOTHING)
-        if owner == threading.get_ident():  # of another task in this thread
-            return None
-    return table.get(key)
+    table = _forced.get()
+    return None if table is None else table.get(key)
 
 
 @contextmanager
 def insisting(key: int, name: str) -> Iterator[None]:
     """Force a kernel in this thread or task and in the backward passes that start in it; contexts nest."""
-    table = {**(_here.get() or {}), key: name}
-    token, before = _here.set(table), thread_values.get(VARIABLE, NOTHING)
-    thread_values.put(VARIABLE, (threading.get_ident(), table))
-    try:
+    with _forced.set({**(_forced.get() or {}), key: name}):
         yield
-    finally:
-        _here.reset(token)
-        thread_values.put_back(VARIABLE, before, NOTHING)
 
 
 def wanted_by_environment(op: Name) -> str | None:

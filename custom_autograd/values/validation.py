@@ -1,7 +1,7 @@
 """How much of what kernels and rules return is checked in each call: `full`, `cheap` or `off`.
 
-What holds for a call: the innermost `validation(...)` of the thread, else the op's own level, else that of the
-environment variable CUSTOM_AUTOGRAD_VALIDATION, else `cheap`.
+What holds for a call: the innermost `validation(...)` of the thread, which includes backward passes that start in it;
+else the op's own level, that of the environment variable CUSTOM_AUTOGRAD_VALIDATION, or `cheap`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import show
+from custom_autograd.torch_private.handed_on import HandedOn
 from custom_autograd.torch_private.registered_kernels import changes
 
 LEVELS = ("full", "cheap", "off")
 VARIABLE = "CUSTOM_AUTOGRAD_VALIDATION"
 
-_chosen: ContextVar[str | None] = ContextVar("custom_autograd_validation", default=None)
+_chosen: HandedOn[str] = HandedOn(VARIABLE)
 _lock = threading.Lock()
 _open_contexts = 0
 
@@ -60,6 +60,8 @@ def is_overridden() -> bool:
 def validation(level: str) -> Iterator[None]:
     """Set how much is checked in each call of every op, in this thread, while the context is open.
 
+    It holds in backward passes that start in this thread, also on a GPU, where autograd runs them in another one.
+
     Args:
         level: "full" checks everything, in every call: that outputs share no memory with inputs or each other (by
             address), that inputs which are not declared as mutated keep their contents, that rules return no gradient
@@ -82,11 +84,10 @@ def validation(level: str) -> Iterator[None]:
     with _lock:
         _open_contexts += 1
     changes.note()
-    token = _chosen.set(parsed)
     try:
-        yield
+        with _chosen.set(parsed):
+            yield
     finally:
-        _chosen.reset(token)
         with _lock:
             _open_contexts -= 1
         changes.note()

@@ -46,8 +46,8 @@ def test_honest_ops_pass_and_wrong_lines_fail(tmp_path):
     found = check(tmp_path, WRONG="1")
 
     assert 1 == found.returncode
-    assert "ranks::honest  sharding  passed" in found.stdout
-    assert "ranks::wrong   sharding  failed" in found.stdout
+    assert "ranks::honest: 3 passed" in found.stdout
+    assert "ranks::wrong: 3 failed" in found.stdout
     assert "on rank 0: with DTensors (x: S(1), weight: " in found.stdout
 
 

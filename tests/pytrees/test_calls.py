@@ -94,7 +94,7 @@ def test_an_attribute_beside_the_fields_is_refused():
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
-  declared   test_calls.py:73
+  declared   test_calls.py:76
   do         pass Halved(value, scale)""",
     )
 
@@ -107,7 +107,7 @@ structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
-  declared   test_calls.py:73
+  declared   test_calls.py:76
   do         pass State(hidden, cell) or None""",
     )
 
@@ -119,7 +119,7 @@ def test_what_may_be_left_out_says_what_else_it_may_be():
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
-  declared   test_calls.py:73
+  declared   test_calls.py:76
   do         pass State(hidden, cell) or None""",
     )
 

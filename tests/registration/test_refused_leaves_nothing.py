@@ -37,7 +37,7 @@ DECLARATIONS = {
     "unknown device type": (product, {"device_types": "nothing"}),
     "one of two device types": (product, {"device_types": ("cpu", "nothing")}),
     "device type of a tuple of one": (one_tuple, {"device_types": "nothing"}),
-    "line of shapes": (product, {"shapes": "x: n, y: n -> other: n"}),
+    "line of shapes": (product, {"shapes": "x: n, z: n -> output: n"}),
     "numbers of a line": (product, {"shapes": "x: n, y: n -> output: n", "numbers": {"z": 1}}),
     "inline": (product, {"inline": "kernel"}),
     "checkpoint": (in_place, {"mutates_args": "x", "checkpoint": "save"}),

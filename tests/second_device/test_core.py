@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd import custom_op
+from custom_autograd import KernelError, custom_op, validation
 from ops import TABLE
 from second_device.host_kernels import serve_by_host_kernels
 
@@ -132,3 +132,51 @@ def test_autocast_casts_by_the_policy_of_the_device():
     assert_close(out.cpu(), (x.bfloat16() @ weight.bfloat16()) / 2)
     assert x.grad.dtype == torch.float32
     assert_close(x.grad, (torch.ones(3, 2).bfloat16() @ weight.bfloat16().mT / 2).float())
+
+
+@custom_op("second_device::square_grad", reference=True)
+def square_grad(grad: Tensor, x: Tensor) -> Tensor:
+    return grad * x * 2
+
+
+@custom_op("second_device::square", reference=True)
+def square(x: Tensor) -> Tensor:
+    return x * x
+
+
+@square.register_backward
+def _(grad, x):
+    return square_grad(grad, x)
+
+
+@pytest.mark.parametrize("nest", [torch.func.jacfwd, torch.func.hessian, lambda f: torch.vmap(torch.func.jacfwd(f))])
+def test_forward_mode_is_derived_in_the_thread_of_the_device(nest):
+    """It runs a backward, whose gradient is in turn derived from a reference."""
+    x = torch.tensor([1.0, -2.0, 3.0])
+
+    assert_close(nest(square)(x.to(DEVICE)).cpu(), nest(torch.square)(x))
+
+
+@custom_op("second_device::counted", reference=False)
+def counted(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@counted.register_kernel("second")
+def _(x):
+    return x.add_(1).clone() if is_faulty else x.clone()
+
+
+counted.register_fake(torch.empty_like)
+counted.register_backward(lambda grad: counted(grad.contiguous()))
+is_faulty = False
+
+
+def test_validation_holds_in_the_thread_of_the_device(monkeypatch):
+    """`counted` writes to its input, which only full validation sees in later calls."""
+    x = torch.ones(2, device=DEVICE).requires_grad_()
+    counted(x).sum().backward()
+    out = counted(x).sum()
+    monkeypatch.setitem(globals(), "is_faulty", True)
+    with validation("full"), pytest.raises(KernelError, match="'x'"):
+        out.backward()

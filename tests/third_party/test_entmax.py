@@ -33,7 +33,8 @@ def samples_of(name):
         return lambda make: [Sample(make(3, 5), torch.tensor([0, 3, 1]))]
     if name == "budget_bisect":
         return lambda make: [Sample(make(3, 5), 2)]
-    return lambda make: [Sample(make(3, 5), dim=-1).keeping("alpha")]  # it is to be above 1
+    kept = ["alpha"] if name in {"entmax_bisect", "normmax_bisect"} else []  # it is to be above 1
+    return lambda make: [Sample(make(3, 5), dim=-1).keeping(*kept)]
 
 
 @pytest.mark.slow
