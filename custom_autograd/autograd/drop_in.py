@@ -3,20 +3,22 @@
 NOTE [setup_context is recorded]
 A kernel runs with grad mode off, and so does torch's setup_context: what that computes from inputs would be a constant
 of the backward, and second derivatives would silently lose its share. So it runs with grad mode on. What is saved as it
-is costs nothing more; what is computed keeps its history.
+is costs nothing more; what is computed keeps its history. For outputs see NOTE [what is computed from outputs].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
+from custom_autograd.autograd.computed_contexts import forbid_following, mark, unmark
 from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack, unpack
 from custom_autograd.autograd.plan import SAVED_VALUES, Plan
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import advise_tensor, quote, show
 from custom_autograd.registration import rule_types
 from custom_autograd.torch_private import functions, transforms
@@ -59,16 +61,36 @@ class DropIn:
             output = (output,)
         context = Context(self._needs(needs))
         if self.setup_context is not None:
+            is_marked = functions.any_requires_grad(*inputs) and not transforms.is_transforming()
+            marked = mark(tensors_in([output])) if is_marked else []
             with transforms.gradients_recorded():
                 self._call_setup(context, inputs, output)
+            unmark(marked)
         functions.copy_view_flag(context, ctx)
         tensors, saved = pack(context)
+        tensors = self.forbid_following(tensors, inputs, output)
         setattr(ctx, SAVED_VALUES, saved)
         ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
             ctx.forward_saved, ctx.forward_fixed = tensors, context.custom_autograd_fixed
         if context.custom_autograd_fixed:
             ctx.mark_non_differentiable(*context.custom_autograd_fixed)
+
+    def forbid_following(
+        self, kept: Sequence[Tensor | None], inputs: Any, outputs: Any
+    ) -> tuple[Tensor | None, ...]:  # Any: as there
+        """Return the kept tensors, with a second derivative that raises if they were computed from outputs."""
+        return forbid_following(kept, inputs, outputs, self._not_followed)
+
+    @cached_property
+    def _not_followed(self) -> str:
+        """The message of a second derivative that would need more history than there is."""
+        error = self.origin.error(
+            GradientUnavailable,
+            "a second derivative needs what setup_context computes from an output",
+            do="save the output with ctx.save_for_backward, and compute the same from it in the backward",
+        )
+        return str(error)
 
     def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
         assert self.setup_context is not None
@@ -89,7 +111,7 @@ class DropIn:
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
         found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: note_rule(error, op, rule)}
         if setup is not None:
-            found["check_saved"] = check_saved
+            found["check_saved"], found["mark"], found["unmark"] = check_saved, mark, unmark
             found["setup"] = self._setup_of_eager_call(setup)
         return found
 

@@ -141,14 +141,19 @@ class NodeWriter:
             return
         outputs = [output.name for output in self.schema.outputs]
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
+        inputs = tuple_of(self.function.converted())
+        source.line(f"$marked = $mark({tuple_of(outputs)})")  # computed_contexts.py
         source.line("$set_grad_enabled(True)")  # NOTE [setup_context is recorded] in drop_in.py
         with source.block("try"):
-            source.line(f"$setup($ctx, {tuple_of(self.function.converted())}, {output})")
+            source.line(f"$setup($ctx, {inputs}, {output})")
         with source.block("except $Exception as $error"):
             source.line("$note_0($error)")
             source.line("raise")
         source.line("$set_grad_enabled(False)")
+        source.line("$unmark($marked)")
         with source.block("for $tensor in $ctx.to_save or ()"), source.block("if $type($tensor) is not $Tensor"):
             source.line("$check_saved($ctx.to_save)")
         with source.block("if $ctx.__dict__"):
             source.line("$drop_in.park($ctx)")
+        with source.block("if $ctx.to_save"):
+            source.line(f"$ctx.to_save = $drop_in.forbid_following($ctx.to_save, {inputs}, {output})")

@@ -23,6 +23,7 @@ class DropInFacts:
         setup: ctx, inputs, output -> None; or None.
         simple: types of attributes of ctx that cannot hold a tensor.
         pack: attributes, saved tensors, materializes -> all tensors, the saved values of the rest.
+        forbid_following: saved tensors, inputs, outputs -> the tensors that are saved.
         check_saved: raises for what cannot be saved.
         read: makes a tuple of one gradient per input of anything else that the backward returned, or raises.
         note: adds a note to an error that a rule raised.
@@ -32,6 +33,7 @@ class DropInFacts:
     setup: Any
     simple: tuple[type, ...]
     pack: Any
+    forbid_following: Any
     check_saved: Any
     read: Any
     note: Any
@@ -54,6 +56,7 @@ def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> D
         setup=helpers.get("setup"),
         simple=tuple(SIMPLE),
         pack=partial(_pack, recording, forget),
+        forbid_following=drop_in.forbid_following,
         check_saved=check_saved,
         read=drop_in.in_order,
         note=helpers["note_0"],

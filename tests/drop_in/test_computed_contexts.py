@@ -1,9 +1,14 @@
-"""What a setup_context computes from inputs has a history: second derivatives follow it."""
+"""What a setup_context computes has a history: second derivatives follow it, or raise."""
+
+import weakref
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
 
 from custom_autograd import custom_op
+from custom_autograd.core.errors import GradientUnavailable
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -79,6 +84,84 @@ WAYS = {
 @pytest.mark.parametrize("name", OPS)
 def test_second_derivatives_follow_what_setup_context_computes(name, way):
     torch.testing.assert_close(WAYS[way](lambda x: call(name, x)), torch.full_like(X, 8))
+
+
+def exp(name, save, read):
+    return declare(name, lambda x, *_: x.exp(), lambda ctx, grad: read(ctx) * grad, save)
+
+
+def save_output(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0], output * 2)
+
+
+def keep_output(ctx, inputs, output):
+    ctx.twice = [output * 2 + 0 * inputs[0]]
+
+
+FROM_OUTPUTS = {
+    "saved": exp("saved_output", save_output, lambda ctx: ctx.saved_tensors[1] / 2),
+    "attribute": exp("kept_output", keep_output, lambda ctx: ctx.twice[0] / 2),
+}
+REFUSED = ("eager", "autograd.functional")
+
+
+@pytest.mark.usefixtures("both_calls")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", FROM_OUTPUTS)
+def test_second_derivatives_follow_what_setup_context_computes_from_outputs_or_raise(name, way):
+    if way in REFUSED:
+        with pytest.raises(GradientUnavailable, match="what setup_context computes from an output"):
+            WAYS[way](FROM_OUTPUTS[name])
+    else:
+        torch.testing.assert_close(WAYS[way](FROM_OUTPUTS[name]), X.exp())
+
+
+@pytest.mark.usefixtures("both_calls")
+@pytest.mark.parametrize("name", FROM_OUTPUTS)
+def test_first_derivatives_of_what_is_computed_from_outputs(name):
+    op = FROM_OUTPUTS[name]
+    compiled = torch.compile(lambda x: op(x).sum(), backend="aot_eager", fullgraph=True)
+    for f in (lambda x: op(x).sum(),) * 3 + (compiled,):
+        x = X.clone().requires_grad_()
+        f(x).backward()
+        torch.testing.assert_close(x.grad, X.exp())
+    x = X.clone().requires_grad_()
+    with torch.autograd.forward_ad.dual_level():
+        dual = op(torch.autograd.forward_ad.make_dual(x, X))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, X * X.exp())
+
+
+@pytest.mark.usefixtures("both_calls")
+@pytest.mark.parametrize("name", FROM_OUTPUTS)
+def test_what_is_computed_from_outputs_is_freed(name):
+    for _ in range(3):
+        x = X.clone().requires_grad_()
+        result = FROM_OUTPUTS[name](x)
+        output = weakref.ref(result)
+        del result
+
+        assert output() is None
+
+
+@pytest.mark.usefixtures("both_calls")
+def test_an_output_that_is_saved_as_it_is_is_followed():
+    def save(ctx, inputs, output):
+        ctx.save_for_backward(output, (output > 0).to(output.dtype))
+
+    op = exp("saved_as_it_is", save, lambda ctx: ctx.saved_tensors[0] * ctx.saved_tensors[1])
+
+    torch.testing.assert_close(eager(op), X.exp())
+
+
+def test_the_message_says_what_to_save():
+    assert_expected_inline(
+        message(lambda: eager(FROM_OUTPUTS["saved"])),
+        """\
+GradientUnavailable: computed::saved_output: a second derivative needs what setup_context computes from an output
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+  do         save the output with ctx.save_for_backward, and compute the same from it in the backward""",
+    )
 
 
 @pytest.mark.usefixtures("both_calls")

@@ -365,10 +365,11 @@ def test_a_second_backward_that_reads_what_was_not_saved_raises():
         out.sum().backward()
 
 
-def test_a_graph_of_inputs_is_recorded_while_the_context_is_set_up():
+def test_a_graph_of_inputs_and_outputs_is_recorded_while_the_context_is_set_up():
     def setup(ctx, inputs, output):
         assert torch.is_grad_enabled()
-        assert not output.requires_grad
+        assert output.requires_grad
+        assert output.is_leaf
         ctx.save_for_backward(inputs[0] * 2)
 
     op = declare("quiet", setup, lambda ctx, grad: (grad * ctx.saved_tensors[0], None, None))

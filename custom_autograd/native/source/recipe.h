@@ -36,7 +36,8 @@ struct Rule {
 
 // The rules of `register_autograd`, which see a ctx. All held by the recipe's object in Python.
 struct DropIn {
-  PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr;
+  PyObject *function = nullptr, *setup = nullptr, *read = nullptr, *note = nullptr, *pack = nullptr, *check_saved = nullptr,
+           *forbid_following = nullptr;
   std::vector<PyObject*> simple;  // types of attributes that can hold no tensor
 
   // Whether an attribute of ctx can hold no tensor, and can be kept where Python's collector does not see it.
@@ -143,6 +144,7 @@ struct Recipe {
     drop_in.read = attribute(given, "read").object;
     drop_in.note = attribute(given, "note").object;
     drop_in.pack = attribute(given, "pack").object;
+    drop_in.forbid_following = attribute(given, "forbid_following").object;
     drop_in.check_saved = attribute(given, "check_saved").object;
     drop_in.simple = items(attribute(given, "simple").object);
   }

@@ -134,6 +134,25 @@ struct KernelModes {
   }
 };
 
+// Outputs as leaves that require a gradient: see NOTE [what is computed from outputs] in computed_contexts.py.
+struct Marks {
+  std::vector<Tensor> outputs;
+
+  Marks(const Call* op, PyObject* result) {
+    for (int i = 0; i < op->outputs; ++i) {
+      const Tensor& one = THPVariable_Unpack(op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result);
+      if (one.requires_grad() || !torch::autograd::isDifferentiableType(one.scalar_type())) continue;
+      one.set_requires_grad(true);
+      outputs.push_back(one);
+    }
+  }
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+  ~Marks() {
+    for (const Tensor& one : outputs) one.set_requires_grad(false);
+  }
+};
+
 // Runs the setup_context of rules with a ctx, before there is a graph; see NOTE [setup_context is recorded] in drop_in.py.
 Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Values& values, const NodePointer& node) {
   const DropIn& rules = kind.recipe->drop_in;
@@ -144,13 +163,25 @@ Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Value
   PyObject* args[] = {nullptr, context.get(), inputs.get(), result};
   KernelModes modes(c10::AutogradState::get_tls_state(), false);
   modes.state.set_grad_mode(true);
+  Marks marks(op, result);
   Reference done(PyObject_Vectorcall(rules.setup, args + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   NativeNode::noted(done.get(), rules.note);
   return context;
 }
 
+// Whether a saved tensor has a history that is neither an input's nor that of an output.
+bool has_computed(PyObject* saved, const Call* op, const Values& values, const NodePointer& owner) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved); ++i) {
+    PyObject* one = PyTuple_GET_ITEM(saved, i);
+    if (one == Py_None || !THPVariable_Unpack(one).grad_fn() || THPVariable_Unpack(one).grad_fn() == owner) continue;
+    if (holds_for_tensors(op, values, [&](size_t, PyObject* tensor) { return tensor != one; })) return true;
+  }
+  return false;
+}
+
 // Takes over what a setup_context kept, when the outputs belong to the node.
-void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
+void keep(const Call* op, PyObject* result, const Values& values, const NodePointer& owner, const DropIn& rules, RuleContext* context) {
+  auto* node = static_cast<NativeNode*>(owner.get());
   Reference saved(context->saved ? std::exchange(context->saved, nullptr) : checked(PyTuple_New(0)));
   Py_CLEAR(context->fixed);
   if (rules.are_simple(context->attributes)) {
@@ -163,6 +194,10 @@ void keep(NativeNode* node, const NodePointer& owner, const DropIn& rules, RuleC
     saved = Py_NewRef(PyTuple_GET_ITEM(packed.get(), 0));
     node->packed = Held(PyTuple_GET_ITEM(packed.get(), 1));
     node->packed_materializes = context->materializes;
+  }
+  if (has_computed(saved.get(), op, values, owner)) {
+    Reference inputs(as_tuple(op, values));
+    saved = checked(PyObject_CallFunctionObjArgs(rules.forbid_following, saved.get(), inputs.get(), result, nullptr));
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved.get()); ++i) {
     PyObject* one = PyTuple_GET_ITEM(saved.get(), i);
@@ -234,7 +269,7 @@ void record(const Call* op, const Kind& kind, PyObject* result, const Values& va
       if (tensor.requires_grad()) tensor.detach_();
     }
   }
-  if (context) keep(node.get(), node, *rules, context);
+  if (context) keep(op, result, values, node, *rules, context);
   for (size_t row = 0; row < kind.recipe->saved.size(); ++row) {
     const Saved& one = kind.recipe->saved[row];
     PyObject* value = one.is_output ? output(one.index) : values[one.index];
