@@ -52,6 +52,21 @@ def test_a_kernel_that_does_something_else_fails(name, expected):
     assert result.message.startswith(expected)
 
 
+def test_findings_use_the_names_of_outputs():
+    """An op of two outputs, of which a kernel of op.out writes the second one wrongly."""
+
+    @custom_op("parity::named", outputs=("rounded", "rest"), reference=True, replace=True)
+    def named(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.round(), x - x.round()
+
+    @named.out.register_kernel("cpu")
+    def _(x, *, rounded, rest):
+        rounded.copy_(x.round())
+        rest.copy_(x)
+
+    assert result_of(named).message.startswith("op.out, as given: 'rest'[")
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (3,), (), (0, 2)], ids=str)
 def test_honest_kernels_pass(shape):
     assert "passed" == result_of(declared("honest"), Sample(torch.rand(shape))).status

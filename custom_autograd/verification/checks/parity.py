@@ -1,7 +1,7 @@
 """An op and its variants agree: kernels of op.inplace and op.out write what the op returns, and its gradients stay."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,7 +14,11 @@ from custom_autograd.verification.harness.base import PASSED, Check, Finding, No
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import function_of
 from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.result_names import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
+
+ByName = Mapping[str, Tensor]
+"""The outputs of the op, by the names that messages have for them."""
 
 
 class Parity(Check):
@@ -34,7 +38,8 @@ class Parity(Check):
         """Return one finding per variant and layout, and one for the gradient through op.inplace."""
         plain = sample.map(lambda tensor: tensor.detach())
         with torch.no_grad():
-            expected = call_on(target.call, plain.map(Tensor.clone))
+            outputs = call_on(target.call, plain.map(Tensor.clone))
+        expected = dict(zip(output_names(target, len(outputs)), outputs, strict=True))
         for kind, record in _variants(target).items():
             for label, lay_out in LAYOUTS:
                 run = _run_inplace if kind == INPLACE else _run_out
@@ -55,7 +60,7 @@ def _has_own_kernels(record: OpRecord, kind: str) -> bool:
 
 
 def _run_inplace(
-    record: OpRecord, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
+    record: OpRecord, sample: Sample, expected: ByName, label: str, lay_out: Callable[[Tensor], Tensor]
 ) -> Finding:
     if not _can_hold(sample, expected):
         return skipped(f"{label}: the result does not fit into the first argument")
@@ -72,10 +77,10 @@ def _run_inplace(
 
 
 def _run_out(
-    record: OpRecord, sample: Sample, expected: tuple[Tensor, ...], label: str, lay_out: Callable[[Tensor], Tensor]
+    record: OpRecord, sample: Sample, expected: ByName, label: str, lay_out: Callable[[Tensor], Tensor]
 ) -> Finding:
     names = [argument.name for argument in record.declaration.schema.mutated_arguments]
-    targets = [lay_out(_marked(one)) for one in expected]
+    targets = [lay_out(_marked(one)) for one in expected.values()]
     copies = sample.map(Tensor.clone)
     keywords = {**copies.kwargs, **dict(zip(names, targets, strict=True))}
     with torch.no_grad():
@@ -86,8 +91,8 @@ def _run_out(
     return _compare(tuple(targets), expected, label)
 
 
-def _compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], label: str) -> Finding:
-    difference = find_difference(found, expected)
+def _compare(found: tuple[Tensor, ...], expected: ByName, label: str) -> Finding:
+    difference = find_difference(found, tuple(expected.values()), names=tuple(expected))
     return PASSED if difference is None else difference.failed(f"{label}: {difference}, by the op itself")
 
 
@@ -113,9 +118,9 @@ def _caller(record: OpRecord) -> Function:
     return record.dispatched.call
 
 
-def _can_hold(sample: Sample, expected: tuple[Tensor, ...]) -> bool:
-    first = sample.tensors()[0]
-    return expected[0].shape == first.shape and expected[0].dtype == first.dtype
+def _can_hold(sample: Sample, expected: ByName) -> bool:
+    first, result = sample.tensors()[0], next(iter(expected.values()))
+    return result.shape == first.shape and result.dtype == first.dtype
 
 
 def _marked(tensor: Tensor) -> Tensor:
