@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from custom_autograd import Sample, custom_op
+from custom_autograd import Sample, VmapUnavailable, custom_op
 from custom_autograd.kernels import cpp_kernel, numba_kernel
 
 
@@ -105,7 +105,7 @@ def _(boxes, scores, iou_threshold):
 
 @nms.register_vmap
 def _(info, in_dims, boxes, scores, iou_threshold):
-    raise NotImplementedError("gallery::nms: each sample of a batch keeps another number of boxes; loop over the batch")
+    raise VmapUnavailable("gallery::nms", "each sample of a batch keeps another number of boxes", do="loop over them")
 
 
 @nms.register_samples

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd import custom_op
+from custom_autograd import VmapUnavailable, custom_op
 from custom_autograd.core.samples import Sample
 
 
@@ -61,6 +61,38 @@ def test_rule_that_ignores_a_batch_fails():
 
     assert "failed" == result.status
     assert "batched over 'x', 'w' at dimension 0: output 0[2, " in result.message
+
+
+def raising(error, name):
+    """An op with a batching rule that raises in every call."""
+    op = custom_op(f"vmap_faults::{name}", lambda x, w: x * w, schema="(Tensor x, Tensor w) -> Tensor", replace=True)
+
+    @op.register_vmap
+    def _(info, in_dims, x, w):
+        raise error
+
+    return op
+
+
+class NotYet(Product):
+    @staticmethod
+    def vmap(info, in_dims, x, w):
+        raise NotImplementedError("later")
+
+
+def test_registered_rule_that_always_raises_fails():
+    for target in (NotYet, raising(NotImplementedError("later"), "not_yet")):
+        result = result_of(target)
+
+        assert "error" == result.status
+        assert "NotImplementedError: later" in result.message
+
+
+def test_registered_rule_that_says_that_no_batch_is_possible_is_skipped():
+    result = result_of(raising(VmapUnavailable("vmap_faults::cannot", "no batch is possible"), "cannot"))
+
+    assert "skipped" == result.status
+    assert "no batch is possible" in result.message
 
 
 def test_missing_rule_is_skipped_with_its_reason():

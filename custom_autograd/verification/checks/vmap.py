@@ -172,7 +172,7 @@ def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
         try:
             found = batched(*values)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            refusal = find_refusal(error, is_optional=True)
+            refusal = find_refusal(error)
             if refusal is None and not is_composed:
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
