@@ -308,6 +308,23 @@ def test_a_vmap_level_unwraps_and_wraps(library):
     assert ([(3, "same", (3, 2), 0)], (3, 2)) == (seen, tuple(found.shape))
 
 
+def test_the_innermost_batch_is_seen_through_other_transforms():
+    seen = []
+
+    def inner(x, y):
+        batch = transforms.innermost_batch([x, y])
+        seen.append((batch.size, batch.holds(x), batch.holds(y)))
+        return (x * y * batch.index()).sum()
+
+    found = torch.func.vmap(torch.func.vmap(torch.func.grad(inner), in_dims=(None, 0)), in_dims=(0, None))(
+        torch.ones(2, 4), torch.ones(3, 4)
+    )
+
+    assert [(3, False, True)] == seen
+    assert [[0.0, 1.0, 2.0]] * 2 == found[:, :, 0].tolist()
+    assert transforms.innermost_batch([torch.ones(2)]) is None
+
+
 # ----------------------------------------------------------------------------------------------------- and the others
 
 

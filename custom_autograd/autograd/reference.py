@@ -13,7 +13,7 @@ from torch import Tensor
 from custom_autograd.autograd.cut_references import Recompute, check_reached
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.bind import spread
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import GradientError, VmapUnavailable
 from custom_autograd.core.messages import quote
 from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.core.schema import Schema
@@ -115,9 +115,30 @@ def _gradients_under_transforms(
 def call_reference(declaration: Declaration, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
     """Run the reference on inputs by name; its results by output name (Any: what it returns).
 
+    A reference that raises under vmap is run once for each sample.
+
     Raises:
         GradientError: it returns another number of results than the schema has outputs.
     """
+    try:
+        return _call(declaration, reference, values)
+    except Exception as error:
+        if not transforms.is_transforming() or is_about_randomness(error):
+            raise
+        from custom_autograd.autograd.batched_reference import for_each_sample  # loaded if vmap refuses a reference
+
+        found = for_each_sample(partial(call_reference, declaration, reference), values)
+        if found is None:
+            raise
+        return found
+
+
+def is_about_randomness(error: Exception) -> bool:
+    """Return True if vmap refuses random numbers, which a loop would draw without its leave."""
+    return isinstance(error, VmapUnavailable) or "randomness" in str(error)
+
+
+def _call(declaration: Declaration, reference: Callable[..., Any], values: ByName) -> dict[str, Any]:
     schema: Schema = declaration.schema
     positional = [values[argument.name] for argument in schema.arguments if not argument.is_keyword_only]
     keywords = {argument.name: values[argument.name] for argument in schema.arguments if argument.is_keyword_only}

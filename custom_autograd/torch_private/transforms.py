@@ -6,13 +6,15 @@
   `torch.func` the levels below need it back.
 - `_functorch.utils.enable_single_level_autograd_function`: lets `_SingleLevelFunction.apply` run under functorch.
 - `_C._functorch.is_functorch_wrapped_tensor`, `_C._functorch.get_unwrapped`: what lies below transforms.
+- `_C._functorch.is_batchedtensor`, `maybe_get_level`, `maybe_get_bdim`, `_add_batch_dim`: the batches that a tensor has
+  below other transforms; a batching rule sees that of its own level only.
 - `_C._functorch.set_inplace_requires_grad_allowed`: `requires_grad_()` is refused under functorch otherwise.
 - `unwrap_batched`, `wrap_batched`, `retrieve_current_functorch_interpreter`: a batching rule sees plain tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,3 +127,38 @@ class VmapLevel:
     def wrap(self, values: Any, dims: Any) -> Any:  # Any: as in `unwrap`
         """Return the inverse of `unwrap`."""
         return wrap_batched(values, dims, self.level)
+
+
+class Batch:
+    """The batch of a `torch.vmap` level, seen from any level above it.
+
+    Attributes:
+        level: of the vmap.
+        size: how many samples there are.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Take the batch of a tensor that is batched."""
+        self.level = _C._functorch.maybe_get_level(tensor)
+        self.size = _C._functorch.get_unwrapped(tensor).shape[_C._functorch.maybe_get_bdim(tensor)]
+
+    def index(self) -> Tensor:
+        """Return the index of each sample, which is batched."""
+        index: Tensor = _C._functorch._add_batch_dim(unwrapped(torch.arange(self.size)), 0, self.level)
+        return index
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return True if a tensor is batched over it."""
+        return any(one.level == self.level for one in _batches(tensor))
+
+
+def innermost_batch(tensors: Sequence[Tensor]) -> Batch | None:
+    """Return the batch of the innermost vmap over which any of some tensors is batched, or None."""
+    return max((one for tensor in tensors for one in _batches(tensor)), key=lambda one: one.level, default=None)
+
+
+def _batches(tensor: Tensor) -> Iterator[Batch]:
+    while is_wrapped(tensor):
+        if _C._functorch.is_batchedtensor(tensor):
+            yield Batch(tensor)
+        tensor = _C._functorch.get_unwrapped(tensor)

@@ -54,6 +54,69 @@ def test_gradients_of_a_batch(op):
     assert torch.equal(other.grad, x.grad)
 
 
+def cubed(x):
+    """Depend on x in every derivative that is tested."""
+    return x**3 / x.detach().abs().max().item()
+
+
+@custom_op("vmap_references::cube", reference=True)
+def cube(x: Tensor) -> Tensor:
+    return cubed(x)
+
+
+@custom_op("vmap_references::listed", reference=True)
+def listed(xs: list[Tensor], power: int) -> tuple[Tensor, Tensor]:
+    """Write to a tensor that is not batched."""
+    found = torch.zeros(len(xs[0]) + 1, dtype=xs[0].dtype)
+    found[1:] = xs[0] ** power * xs[1]
+    return found, xs[1] * 2
+
+
+def by_list(x):
+    written, doubled = listed([x, x], 2)
+    return written[1:] + doubled
+
+
+def total(f):
+    return lambda x: f(x).sum()
+
+
+DERIVATIVES = {
+    "grad": lambda f: torch.func.grad(total(f)),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x + 1,))[1],
+    "jacrev": torch.func.jacrev,
+    "jacfwd": torch.func.jacfwd,
+    "hessian": lambda f: torch.func.hessian(total(f)),
+    "grad of grad": lambda f: torch.func.grad(total(torch.func.grad(total(f)))),
+    "jvp of jvp": lambda f: DERIVATIVES["jvp"](DERIVATIVES["jvp"](f)),
+    "vmap of grad": lambda f: lambda x: vmap(torch.func.grad(total(f)))(torch.stack([x, x + 1])),
+}
+FUNCTIONS = {"item": (cube, cubed), "in place": (by_list, lambda x: x**3 + 2 * x)}
+
+
+@pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+@pytest.mark.parametrize(("function", "plain"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_derivatives_in_a_batch(function, plain, derivative):
+    x = torch.tensor([[1.0, -2.0, 3.0], [0.5, 1.5, -0.5]], dtype=torch.float64)
+
+    expected = (
+        [derivative(plain)(sample) for sample in x]
+        if derivative is not DERIVATIVES["vmap of grad"]
+        else [torch.stack([torch.func.grad(total(plain))(one) for one in (sample, sample + 1)]) for sample in x]
+    )
+
+    torch.testing.assert_close(vmap(derivative(function))(x), torch.stack(expected))
+
+
+def test_an_error_of_the_reference_is_not_hidden():
+    @custom_op("vmap_references::broken", reference=True, replace=True)
+    def broken(x: Tensor) -> Tensor:
+        return x * (1 if x.is_leaf and not x.requires_grad else torch.ones(5))
+
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        vmap(torch.func.grad(total(broken)))(X)
+
+
 def test_vmap_of_vmap():
     nested = X.reshape(1, 2, 3), SCALE.reshape(1, 2, 2)
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from custom_autograd.autograd.reference import is_about_randomness
 from custom_autograd.calls.bind import Binder
-from custom_autograd.core.errors import KernelError, VmapUnavailable
+from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.named_tuples import results_in_order
 from custom_autograd.dispatch import mixed_devices
@@ -184,7 +185,7 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
     try:
         result = reference(*positional, **keywords)
     except Exception as error:
-        if _has_loop(record) and not _is_about_randomness(error):
+        if _has_loop(record) and not is_about_randomness(error):
             return NotImplemented
         if reference is record.reference():
             note_reference(error, record.name, reference)
@@ -194,11 +195,6 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
         raise
     result = results_in_order(schema, result, partial(_refuse, record))
     return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
-
-
-def _is_about_randomness(error: Exception) -> bool:
-    """Return True if vmap refuses random numbers, which a loop would draw without its leave."""
-    return isinstance(error, VmapUnavailable) or "randomness" in str(error)
 
 
 def _refuse(record: OpRecord, problem: str, **facts: str) -> NoReturn:
