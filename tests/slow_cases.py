@@ -1,4 +1,4 @@
-"""Marks the cases of a parametrized test that only `make test-all` runs, where a few of them show as much."""
+"""Marks the cases of a parametrized test that not every run needs, where a few of them show as much."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,3 +14,9 @@ def slow_but_every(
         case if place % number == 0 or keep(case) else pytest.param(case, marks=pytest.mark.slow)
         for place, case in enumerate(cases)
     ]
+
+
+def nightly_but(kept: Callable[[Any], bool], cases: Iterable[Any]) -> Sequence[Any]:
+    """Return cases with all marked slow, and those not to keep in every `.ci/run` as nightly, too."""
+    marks = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.nightly]
+    return [pytest.param(case, marks=marks[not kept(case)]) for case in cases]

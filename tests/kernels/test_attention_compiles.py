@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gallery_values import GALLERY
+from slow_cases import nightly_but
 
 TESTS = Path(__file__).parents[1]
 
@@ -17,8 +18,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("target", nightly_but("cuda:90".__eq__, ["cuda:80", "cuda:90", "hip:gfx942"]))
 def test_heads_of_models_compile(target, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     folders = os.pathsep.join([str(GALLERY.parents[1]), str(GALLERY), str(TESTS)])

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from slow_cases import nightly_but
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 
@@ -261,8 +263,10 @@ def test_a_run_without_a_gpu_says_so():
     assert "torch sees no GPU; --device cpu rehearses the run without one" in found.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["trial", "tests", "checks", "exported", "calls", "gallery", "tune"])
+STAGES = ["trial", "tests", "checks", "exported", "calls", "gallery", "tune"]
+
+
+@pytest.mark.parametrize("name", nightly_but({"trial", "tests", "calls", "tune"}.__contains__, STAGES))
 def test_each_stage_is_rehearsed_on_a_cpu(name, tmp_path):
     command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", "9", "--stages", name, "--out", tmp_path]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

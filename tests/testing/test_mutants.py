@@ -12,7 +12,7 @@ from corpus import CORRECT, MUTANTS
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import call_on, target_of
-from slow_cases import slow_but_every
+from slow_cases import nightly_but
 
 CHECKS = """
     schema reference kernels determinism special_values uninitialised bounds layouts sizes cotangents contract
@@ -91,7 +91,9 @@ def test_an_op_is_made_once(op):
     assert op.make() is op.make()
 
 
-@pytest.mark.parametrize("op", slow_but_every(20, CORRECT), ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op", [*CORRECT[:1], *nightly_but(CORRECT[::5].__contains__, CORRECT[1:])], ids=lambda op: op.name
+)
 def test_no_check_fails_an_honest_op(op, fresh_compiler):
     report = check(op.make(), op.samples)
 
