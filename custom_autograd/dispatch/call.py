@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from custom_autograd.calls import kernel_call, numbers
+from custom_autograd.calls import kernel_call, refusals
 from custom_autograd.calls.arity import refuse_more
 from custom_autograd.calls.parameters import own_names, signature, values_of, write_conversions
 from custom_autograd.calls.passing import call_kernel, pass_on
@@ -36,8 +36,7 @@ def make_call(record: OpRecord) -> Callable[..., Any]:
     helpers = {
         "overload": record.overload,
         "output": record.output,
-        **numbers.HELPERS,
-        "refuse_tracked": numbers.refuse_tracked(record.declaration),
+        **refusals.helpers(record.declaration),
         "is_compiling": torch.compiler.is_compiling,
         "named_tuple": record.declaration.schema.named_tuple,
     }
@@ -48,11 +47,10 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     """Return what `op(...)` runs: the direct call, or what `make_call` made. It follows from the schema alone, too."""
     helpers = {
         **direct.helpers(),
-        **numbers.HELPERS,
+        **refusals.helpers(record.declaration),
         **kernel_call.helpers(record),
         "entry": record,
         "direct_calls": record.direct_calls,
-        "refuse_tracked": numbers.refuse_tracked(record.declaration),
         "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
         "refuse_type": _refuse_type(record),
         "named_tuple": record.declaration.schema.named_tuple,
@@ -175,7 +173,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 write_conversions(source, schema)
                 writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
                 if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
-                    numbers.write_refusals(source, schema)
+                    refusals.write_refusals(source, schema)
                     with _explaining(source):
                         direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
         with _explaining(source):
@@ -197,7 +195,7 @@ def write_call(source: Source, schema: Schema, name: str) -> None:
     with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
         write_conversions(source, schema)
-        numbers.write_refusals(source, schema)
+        refusals.write_refusals(source, schema)
         if schema.is_one_tuple:  # see the note in one_tuple.py
             with source.block("if $is_compiling()"):
                 source.line(f"return ($output({pass_on(schema)}),)")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from custom_autograd.core.argument_types import classes_held_as
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.pytrees.named_fields import describe, is_plain
+from custom_autograd.pytrees.named_fields import advise_plain, describe, is_plain
 from custom_autograd.pytrees.treespecs import MisfitError, name_of
 
 LITERALS = (*classes_held_as("="), type(None))
@@ -57,9 +57,9 @@ class Kind(typing.Protocol):
         ...
 
 
-def refuse(path: str, expected: str, value: Any) -> NoReturn:
+def refuse(path: str, expected: str, value: Any, found: str | None = None) -> NoReturn:
     """Raise what says that a value is of another kind."""
-    raise MisfitError(path, expected, describe(value))
+    raise MisfitError(path, expected, found or describe(value), advise_plain(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.pytrees import treespecs as treespecs
-from custom_autograd.pytrees.basic_leaf_types import Kind, Parts
+from custom_autograd.pytrees.basic_leaf_types import Kind, Parts, refuse
 from custom_autograd.pytrees.named_fields import RecordType
-from custom_autograd.pytrees.treespecs import MisfitError, TreeSpec
+from custom_autograd.pytrees.treespecs import TreeSpec
 
 Flat = Mapping[str, Any]  # Any: values of every type, by flat name
 Get = Callable[[str], Any]  # the value of a flat name
@@ -123,7 +123,7 @@ class Record:
         """Implement `Node`."""
         found = self.record.read(value)
         if found is None:
-            raise MisfitError(self.path, self.record.label, self.record.describe(value))
+            refuse(self.path, self.record.label, value, self.record.describe(value))
         return [one for i, field in enumerate(self.fields) for one in field.take(found[i])]
 
     def give(self, get: Get) -> Any:
@@ -142,7 +142,7 @@ class Record:
             return self._collect_later(functools.cache(value), structure)
         found = self.record.read_loosely(value)
         if found is None:
-            raise MisfitError(self.path, self.record.label, self.record.describe(value))
+            refuse(self.path, self.record.label, value, self.record.describe(value))
         collected: dict[str, Any] = {}
         for key, field in zip(self.record.keys, self.fields, strict=True):
             if key in found:

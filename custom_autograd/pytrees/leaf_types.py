@@ -29,7 +29,7 @@ from custom_autograd.pytrees.basic_leaf_types import (
     refuse,
 )
 from custom_autograd.pytrees.named_fields import RecordType, find_record, is_plain, is_union
-from custom_autograd.pytrees.treespecs import MisfitError, name_of
+from custom_autograd.pytrees.treespecs import name_of
 from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
@@ -52,7 +52,7 @@ class Fields:
         """Implement `Kind`."""
         record, found = self.record, self.record.read(value)
         if found is None:
-            raise MisfitError(path, record.label, record.describe(value))
+            refuse(path, record.label, value, record.describe(value))
         kinds, count = self.kinds(), len(record.keys)
         texts = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
         if record.style == "keys":

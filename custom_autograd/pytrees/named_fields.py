@@ -161,13 +161,26 @@ def is_plain(value: Any, kinds: type | tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and (type(value) in PLAIN or is_row)
 
 
+def find_subclassed(value: Any) -> str | None:
+    """Return the name of the container of Python that a value's class changes, or None if it changes none."""
+    if is_plain(value, object):
+        return None
+    return next((kind.__name__ for kind in (dict, list, tuple) if isinstance(value, kind)), None)
+
+
+def advise_plain(value: Any) -> str | None:
+    """Return what to do about an instance of a subclass of a container of Python; None for any other value."""
+    base = find_subclassed(value)
+    return None if base is None else f"make it a plain {base}: {base}(...)"
+
+
 def describe(value: Any) -> str:
     """Return what a message calls a value that does not fit."""
     if isinstance(value, Tensor):
         return "a tensor"
-    if isinstance(value, (dict, list, tuple)) and not is_plain(value, object):
-        base = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
-        return f"{type(value).__name__}, a subclass of {base.__name__}, of which the op would see less"
+    base = find_subclassed(value)
+    if base is not None:
+        return f"{type(value).__name__}, a subclass of {base}, of which the op would see less"
     if isinstance(value, dict):
         return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):

@@ -424,3 +424,34 @@ KernelError: words::inner: argument 'x' has the wrong type
   declared   FILE.py:LINE
   do         pass torch.as_tensor(x)""",
     )
+
+
+class Stack(list):
+    """A list that looks up in another way."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(-1 - index)
+
+
+def test_a_subclass_of_list():
+    assert_expected_inline(
+        called(lambda tensors: tensors[0] * 1, schema="(Tensor[] tensors) -> Tensor", args=(Stack([ONES, ONES]),)),
+        """\
+KernelError: words::called: argument 'tensors' has the wrong type
+  expected   list[Tensor]
+  found      Stack, a subclass of list, of which the op would see less
+  declared   FILE.py:LINE
+  do         make it a plain list: list(...)""",
+    )
+
+
+def test_none_for_a_tensor():
+    assert_expected_inline(
+        called(lambda x, y: x * y, schema="(Tensor x, Tensor y) -> Tensor", args=(ONES, None)),
+        """\
+KernelError: words::called: argument 'y' has the wrong type
+  expected   Tensor
+  found      NoneType: None
+  declared   FILE.py:LINE
+  do         pass a tensor such as torch.zeros(()), or declare 'y: Tensor | None'""",
+    )

@@ -374,6 +374,7 @@ def test_a_subclass_of_a_container_of_python_is_refused(case):
 
     assert f"argument '{name}" in caught.value.problem
     assert f"{cls.__name__}, a subclass of {base.__name__}, of which the op would see less" == caught.value.found
+    assert f"make it a plain {base.__name__}: {base.__name__}(...)" == caught.value.do
 
 
 @pytest.mark.parametrize("make", [dict, OrderedDict, lambda **items: defaultdict(int, items)], ids=["0", "1", "2"])
