@@ -15,6 +15,7 @@ from custom_autograd.core import defaults
 from custom_autograd.core.conversions import ArgumentType, list_of
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import advise, quote, show
+from custom_autograd.core.plain_types import is_class
 from custom_autograd.core.statics import static_type
 from custom_autograd.core.types import describe_supported, find_argument_type
 from custom_autograd.frozen_dataclass import dataclass
@@ -164,6 +165,11 @@ def _advice(name: str, annotation: Any) -> str:
         return "use list[...] where the length varies, or one argument per element"
     if isinstance(annotation, type(torch.FloatTensor)):
         return "annotate it as Tensor, and check the dtype in the kernel"
+    if is_class(annotation):
+        return (
+            f"annotate '{name}' with a dataclass or a dict[str, Tensor] of what it holds, "
+            "or register the class as a pytree node with serialized_type_name="
+        )
     return "change the annotation, or split the argument into ones the dispatcher can hold"
 
 

@@ -210,7 +210,7 @@ def _kind_of_class(annotation: Any) -> Kind:
         if issubclass(annotation, Tensor):
             return Single("T")
         node = find_node_type(annotation)
-        if node is not None and not dataclasses.is_dataclass(annotation):
+        if node is not None and node.is_named and not dataclasses.is_dataclass(annotation):
             name_of(annotation)
             return Registered(node)
     record = find_record(annotation)

@@ -26,13 +26,18 @@ def unflatten_tree(leaves: list[Any], structure: Any) -> Any:  # Any: as above
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A class that was registered with `torch.utils._pytree.register_pytree_node`."""
+    """A class that was registered with `torch.utils._pytree.register_pytree_node`.
+
+    Attributes:
+        is_named: it has a `serialized_type_name`, without which PyTorch does not write its contexts down.
+    """
 
     cls: type
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     unflatten: Callable[[Iterable[Any], Any], Any]
     to_dumpable: Callable[[Any], Any] | None
     from_dumpable: Callable[[Any], Any] | None
+    is_named: bool
 
     def dump(self, value: Any) -> tuple[list[Any], Any]:
         """Return the children of a value, and its context as what can be written down."""
@@ -52,7 +57,8 @@ def find_node_type(cls: type) -> NodeType | None:
         return None
     text = _pytree.SUPPORTED_SERIALIZED_TYPES.get(cls)
     dump, load = (None, None) if text is None else (text.to_dumpable_context, text.from_dumpable_context)
-    return NodeType(cls, row.flatten_fn, row.unflatten_fn, dump, load)
+    is_named = text is not None and text.serialized_type_name != _pytree.NO_SERIALIZED_TYPE_NAME_FOUND
+    return NodeType(cls, row.flatten_fn, row.unflatten_fn, dump, load, is_named)
 
 
 OWN = ("builtins", "collections", "torch")

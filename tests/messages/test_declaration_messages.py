@@ -11,6 +11,7 @@ import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
 from torch import Tensor
+from torch.utils import _pytree
 
 from custom_autograd import DeclarationError, custom_op
 
@@ -699,3 +700,41 @@ def test_every_refusal_says_where_the_op_is_declared(name, function, options, is
     assert re.fullmatch(r"test_declaration_messages\.py:\d+", caught.value.declared)
     assert f"  declared   {caught.value.declared}" in str(caught.value).splitlines()
     assert str(caught.value).startswith(f"{name}: ")
+
+
+class Batch:
+    """A class like TensorDict: registered by its own library, with a context that nothing writes down."""
+
+
+_pytree.register_pytree_node(Batch, lambda batch: ([], type(batch)), lambda values, cls: cls())
+
+
+@pytest.mark.parametrize("annotation", [Batch, type("Unknown", (), {})], ids=["registered", "unknown"])
+def test_class_that_cannot_be_written_down(annotation):
+    def f(batch: annotation) -> Tensor:
+        return batch.x
+
+    assert_expected_inline(
+        declare(f).replace(annotation.__module__, "MODULE").replace(annotation.__qualname__, "CLASS"),
+        """\
+DeclarationError: words::op: argument 'batch' has an annotation that is not supported
+  expected   Tensor, bool, int, SymInt, float, complex, Number, str, dtype, device, layout, memory_format, qscheme, Size, Generator, optionals, lists and tuples of them, Literal, Enum, classes registered with torch, and dicts, NamedTuples, dataclasses and slices of all these
+  found      MODULE.CLASS
+  declared   FILE.py:LINE
+  do         annotate 'batch' with a dataclass or a dict[str, Tensor] of what it holds, or register the class as a pytree node with serialized_type_name=""",
+    )
+
+
+def test_class_that_cannot_be_written_down_in_a_container():
+    def f(x: Tensor, pair: tuple[Tensor, Batch]) -> Tensor:
+        return x
+
+    assert_expected_inline(
+        declare(f).replace(Batch.__module__, "MODULE"),
+        """\
+DeclarationError: words::op: 'pair[1]' has an annotation that is not supported
+  expected   tensors, numbers, strings, dtypes, Enums, and containers of those
+  found      MODULE.Batch
+  declared   FILE.py:LINE
+  do         change the annotation, or leave it out of the container""",
+    )
