@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.messages import show
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration
-from custom_autograd.torch_private.definitions import register_effect
+from custom_autograd.torch_private.definitions import EFFECTS, register_effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,16 @@ def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType,
     """Register an effect, which replaces the one before.
 
     Raises:
-        RegistrationError: the op is inlined into compiled graphs.
+        RegistrationError: it is not an effect of torch, or the op is inlined into compiled graphs.
     """
+    if effect is not None and effect not in EFFECTS:
+        raise record.declaration.origin().error(
+            RegistrationError,
+            "register_effect takes an effect of torch, or None",
+            expected=f"{', '.join(map(str, EFFECTS))} or None",
+            found=show(effect),
+            do=f"pass torch._library.effects.{EFFECTS[0]}, which keeps the calls in order",
+        )
     if effect is not None and record.is_inlined:
         raise record.declaration.origin().error(
             RegistrationError,

@@ -1,10 +1,30 @@
-"""Whether `aliases=` names outputs and inputs that can be one and the same tensor."""
+"""Which input an output aliases, as the schema or `aliases=` says, and whether that can be."""
 
 from __future__ import annotations
 
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.core.schema import Schema
+from custom_autograd.torch_private.schemas import ParsedValue
+
+
+def find_source(
+    name: str, result: ParsedValue, arguments: tuple[ParsedValue, ...], refuse: Refusal
+) -> ParsedValue | None:
+    """Return the argument that an output aliases, as the schema says; None if its memory is new.
+
+    Raises:
+        DeclarationError: the output has a mark that no argument has.
+    """
+    source = next((a for a in arguments if a.alias_set & result.alias_set), None)
+    if result.alias_set and source is None:
+        raise refuse(
+            f"the schema says that output '{name}' aliases an argument, and no argument has its mark",
+            expected=f"a mark that an argument has, as in ({result.type}(a) x) -> {result.type}(a)",
+            found=f"-> {result.type}({', '.join(sorted(result.alias_set))})",
+            do=f"write '-> {result.type}' for new memory: PyTorch cannot compile or functionalize the op as it is",
+        )
+    return source
 
 
 def check_aliases(schema: Schema, options: DeclarationOptions, refuse: Refusal) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from custom_autograd.core.aliases import check_aliases
+from custom_autograd.core.aliases import check_aliases, find_source
 from custom_autograd.core.argument_types import find_row
 from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
@@ -147,7 +147,7 @@ def _outputs(
     for name, result in zip(names, results, strict=True):
         if result.type not in TENSOR_TYPES and not _has_results(result.type):
             raise _no_result(name, result.type, refuse)
-        source = next((a for a in arguments if result.alias_set and a.alias_set & result.alias_set), None)
+        source = find_source(name, result, arguments, refuse)
         is_nameable = result.type in TENSOR_TYPES and name not in options.non_differentiable
         outputs.append(
             Output(

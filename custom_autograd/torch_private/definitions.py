@@ -5,6 +5,7 @@ CustomOpDef._backward_fn       the backward of register_autograd; the node looks
 CustomOpDef._backend_fns       the kernels by device type, None for the default one; looked up at every call
 custom_ops.OPDEFS              every definition by name: torch.library.register_*("ns::op", ...) registers with it
 Library._register_effectful_op what CustomOpDef.register_effect calls
+effects.EffectType             what it takes, besides None
 simple_registry.singleton      the fake of each op, and where it was written: torch's messages and tools show it;
                                torch.library.register_fake reads source files to find that out
 Library._registration_handles  what the library withdraws with itself, such as the fake of an op
@@ -18,7 +19,10 @@ from typing import Any, TypeGuard
 
 import torch
 from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.effects import EffectType
 from torch._library.simple_registry import singleton
+
+EFFECTS = tuple(EffectType)
 
 
 class OwnDefinition(CustomOpDef):

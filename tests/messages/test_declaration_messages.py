@@ -738,3 +738,17 @@ DeclarationError: words::op: 'pair[1]' has an annotation that is not supported
   declared   FILE.py:LINE
   do         change the annotation, or leave it out of the container""",
     )
+
+
+@pytest.mark.parametrize("argument", ["Tensor x", "Tensor(b) x"])
+def test_result_that_aliases_no_argument(argument):
+    """torch.library takes it, and torch.compile, functionalize and vmap then raise."""
+    assert_expected_inline(
+        declare(lambda x: x * 1, schema=f"({argument}) -> Tensor(a)"),
+        """\
+DeclarationError: words::op: the schema says that output 'output' aliases an argument, and no argument has its mark
+  expected   a mark that an argument has, as in (Tensor(a) x) -> Tensor(a)
+  found      -> Tensor(a)
+  declared   FILE.py:LINE
+  do         write '-> Tensor' for new memory: PyTorch cannot compile or functionalize the op as it is""",
+    )

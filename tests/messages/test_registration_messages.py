@@ -1,5 +1,6 @@
 """What a registration is answered with when it does not fit."""
 
+import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
@@ -529,4 +530,17 @@ RegistrationError: words::filled: surrogate= takes the reason why the gradient i
   rule       FILE.py:LINE
   declared   FILE.py:LINE
   do         write surrogate='straight through: the derivative of round is taken to be 1'""",
+    )
+
+
+@pytest.mark.parametrize("effect", ["ORDERED", 1])
+def test_an_effect_that_torch_does_not_have(effect):
+    assert_expected_inline(
+        message(lambda: filled.register_effect(effect)).replace(repr(effect), "EFFECT"),
+        """\
+RegistrationError: words::filled: register_effect takes an effect of torch, or None
+  expected   EffectType.ORDERED or None
+  found      EFFECT
+  declared   FILE.py:LINE
+  do         pass torch._library.effects.EffectType.ORDERED, which keeps the calls in order""",
     )
