@@ -350,19 +350,21 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         )
 
     @or_decorator
-    def register_jvp(self, fn: F, /, *, replace: bool = False) -> F:
+    def register_jvp(self, fn: F, /, *, surrogate: str | None = None, replace: bool = False) -> F:
         """Register forward mode, bound by the names of its parameters.
 
         Args:
             fn: its parameters may be names of inputs and outputs, `tangent_<input>` (None if an input has none),
                 `needs` and `meta`. An input whose tangent is not named must not have one. It returns the tangents of
                 the visible outputs by name, as a tuple, or one tensor.
+            surrogate: why the tangents are not the derivative, if they are not on purpose: checks skip what compares
+                tangents with the derivative, and report the reason.
             replace: a jvp may be registered.
 
         Raises:
             RegistrationError: a parameter names nothing, or a jvp is registered.
         """
-        return autograd.register_jvp(self._record, fn, replace=replace)
+        return autograd.register_jvp(self._record, fn, surrogate=surrogate, replace=replace)
 
     def register_autograd(
         self,

@@ -64,7 +64,7 @@ SIGNATURES = {
     "register_grad": (
         "(self, *inputs, once_differentiable=False, materialize_grads=True, surrogate=None, replace=False)"
     ),
-    "register_jvp": "(self, fn=None, /, *, replace=False)",
+    "register_jvp": "(self, fn=None, /, *, surrogate=None, replace=False)",
     "register_autograd": "(self, backward, /, *, setup_context=None, surrogate=None, replace=False)",
     "register_vmap": "(self, func=None, *, replace=False)",
     "register_autocast": "(self, device_type, cast_inputs, *, output=None, replace=False)",
@@ -121,7 +121,7 @@ def test_triton_op_takes_what_torchs_does():
 
 
 def test_check_takes():
-    options = "checks=None, device=None, dtype=None, seed=0, raise_on_failure=False, isolated=True"
+    options = "checks=None, device=None, dtype=None, seed=0, raise_on_failure=False, isolated=True, surrogate=None"
     expected = f"(target, samples=None, *, {options})"
 
     assert expected == shape(check)

@@ -148,10 +148,10 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
             )
 
 
-def register_jvp(record: OpRecord, function: F, *, replace: bool) -> F:
+def register_jvp(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
     """Register a forward-mode rule bound by name."""
     registered = adapter_of(record.declaration).jvp_rule(function)
-    add(record, rules.bind_jvp(record.declaration, registered), replace=replace)
+    add(record, rules.bind_jvp(record.declaration, registered, surrogate), replace=replace)
     return function
 
 

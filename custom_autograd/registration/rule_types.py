@@ -204,9 +204,14 @@ class DropIn(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Jvp(NamedRule):
-    """Forward mode, from `register_jvp`."""
+    """Forward mode, from `register_jvp`.
+
+    Attributes:
+        surrogate: why the tangents are not the derivative, or None if they are.
+    """
 
     kind = "jvp"
+    surrogate: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,13 +143,14 @@ def _are_plain(schema: Schema, names: tuple[str, ...]) -> bool:
     return all((name in values) != (name in schema.results_by_grad) and name not in others for name in names)
 
 
-def bind_jvp(declaration: Declaration, function: Callable[..., Any]) -> Jvp:
+def bind_jvp(declaration: Declaration, function: Callable[..., Any], surrogate: str | None) -> Jvp:
     """Bind a forward-mode rule by the names of its parameters."""
     special = special_names(declaration.schema, with_grads=False, with_tangents=True)
     names = bind_names(declaration, Jvp.kind, function, value_names(declaration.schema), special)
     tangents = [name for name in special if name not in (NEEDS, META)]
     _check_takes_one(declaration, Jvp.kind, function, names, tangents, "tangent")
-    return Jvp(location_of(function), function, names)
+    check_surrogate(declaration, function, surrogate)
+    return Jvp(location_of(function), function, names, surrogate)
 
 
 def bind_names(

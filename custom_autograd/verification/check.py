@@ -16,6 +16,7 @@ from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, randomness, runner
 from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.surrogates import with_surrogate
 from custom_autograd.verification.harness.targets import SamplesRule, Target, target_of
 from custom_autograd.verification.isolation import running
 from custom_autograd.verification.report import Report
@@ -33,6 +34,7 @@ def check(
     seed: int = 0,
     raise_on_failure: bool = False,
     isolated: bool = True,
+    surrogate: str | None = None,
 ) -> Report:
     """Verify a target on samples.
 
@@ -50,6 +52,8 @@ def check(
         isolated: run the checks in a forked process where that is sound (Linux, no accelerator in use, no other thread
             at work), so that a crash in a kernel is a finding. Changes that the op makes to Python objects are then
             lost with that process. False runs them in this process, where a crash ends the program.
+        surrogate: why no gradient and no tangent of the target is the derivative. It is for a
+            `torch.autograd.Function`, which cannot say so itself; a rule of an op is registered with it.
 
     Returns:
         What each check found on each sample.
@@ -63,7 +67,7 @@ def check(
         >>> check(double, [Sample(torch.ones(3))], checks=["gradcheck"]).ok
         True
     """
-    case = case_of(target, samples, device=device, dtype=dtype, seed=seed)
+    case = case_of(with_surrogate(target_of(target), surrogate), samples, device=device, dtype=dtype, seed=seed)
     chosen = select_checks(checks)
     found = running.run(case, chosen, seed=seed) if isolated else runner.run([case], chosen, seed=seed)
     report = acceptance.accept(found, accepted_failures())

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd import Sample, check, custom_op
+from custom_autograd import CheckError, Sample, check, custom_op
 
 COMPARISONS = ["derivatives", "sizes", "nesting", "vmap"]
 
@@ -138,3 +138,70 @@ def test_a_gradient_of_a_batch_comes_from_the_surrogate_rule():
 
     assert torch.equal(-torch.ones(2, 3), batched)
     assert "derived: a loop over the batch" == op.capabilities()["vmap"]
+
+
+def doubled_tangent(name, **options):
+    """An op that returns a copy of its input, whose tangent is twice that of the input."""
+    op = custom_op(f"surrogate::{name}", lambda x: x.clone(), schema="(Tensor x) -> Tensor", reference=True)
+    op.register_backward(lambda grad: grad)
+    op.register_jvp(lambda tangent_x: 2 * tangent_x, **options)
+    return op
+
+
+def test_a_tangent_that_is_not_the_derivative_on_purpose_passes():
+    report = check(doubled_tangent("tangent", surrogate="amplified"), samples, checks=COMPARISONS)
+    messages = {result.check: result.message for result in report.results}
+
+    assert report.ok, str(report)
+    for name in ("forward_mode", "adjoint", "forward_over_reverse"):
+        assert "the tangent is not the derivative: amplified" == messages[name]
+
+
+def test_the_same_tangent_fails_undeclared():
+    assert "failed" == found(doubled_tangent("tangent_undeclared"), ["forward_mode"])["forward_mode"].status
+
+
+def test_a_tangent_of_a_batch_comes_from_the_surrogate_rule():
+    op = doubled_tangent("batched_tangent", surrogate="amplified")
+    x = torch.ones(2, 3)
+
+    _, tangent = torch.func.jvp(torch.vmap(op), (x,), (x,))
+
+    assert torch.equal(2 * x, tangent)
+
+
+class Reversal(torch.autograd.Function):
+    """A Function of another package, which cannot say that it means it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs):
+        return inputs[0].clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        return -tangent
+
+
+def test_a_function_of_others_is_declared_in_the_check():
+    report = check(Reversal, samples, checks=COMPARISONS, surrogate="reversed")
+    undeclared = check(Reversal, samples, checks=["directional"])
+
+    assert report.ok, str(report)
+    assert "reversed" in {result.check: result.message for result in report.results}["directional"]
+    assert not undeclared.ok
+
+
+@pytest.mark.parametrize("reason", ["", True])
+def test_a_check_wants_the_reason(reason):
+    with pytest.raises(CheckError, match="surrogate= takes the reason"):
+        check(Reversal, samples, surrogate=reason)

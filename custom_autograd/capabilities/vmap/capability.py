@@ -63,7 +63,8 @@ def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
     # Autograd through the reference would take the place of a rule that is not its derivative.
-    has_surrogate = any(rule.surrogate for rule in record.registrations.gradient_rules())
+    rules = [*record.registrations.gradient_rules(), record.registrations.jvp]
+    has_surrogate = any(rule is not None and rule.surrogate for rule in rules)
     return None if has_surrogate or record.declaration.schema.mutated_arguments else record.reference()
 
 

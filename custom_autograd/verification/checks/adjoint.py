@@ -25,7 +25,7 @@ from custom_autograd.verification.harness.differentiable import (
 )
 from custom_autograd.verification.harness.numerical import inner
 from custom_autograd.verification.harness.precision import FLOAT64, precision_of
-from custom_autograd.verification.harness.surrogates import with_reference_gradients
+from custom_autograd.verification.harness.surrogates import require_tangents, with_reference_gradients
 from custom_autograd.verification.harness.sweeps import subsets
 from custom_autograd.verification.harness.targets import Target
 
@@ -45,6 +45,7 @@ class Adjoint(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset; an op without one of the two modes is skipped, with what it says."""
         function = with_reference_gradients(function_of(target, sample))
+        require_tangents(function)
         precision = precision_of(function, function.inputs)
         bound = EXACT if precision == FLOAT64 else precision.absolute
         for chosen in subsets(len(function.positions)):

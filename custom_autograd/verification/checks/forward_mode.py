@@ -20,7 +20,7 @@ from custom_autograd.verification.harness.differentiable import (
 from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
-from custom_autograd.verification.harness.surrogates import with_reference_gradients
+from custom_autograd.verification.harness.surrogates import require_tangents, with_reference_gradients
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
 
@@ -45,6 +45,7 @@ class ForwardMode(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset of the inputs."""
         function = with_reference_gradients(function_of(target, sample))
+        require_tangents(function)
         precision = precision_of(function, function.inputs)
         for chosen in chosen_subsets(function, self.only):
             part = function.restricted_to(chosen)

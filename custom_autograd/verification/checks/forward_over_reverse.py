@@ -26,7 +26,7 @@ from custom_autograd.verification.harness.differentiable import (
 )
 from custom_autograd.verification.harness.numerical import has_kink
 from custom_autograd.verification.harness.precision import Precision, precision_of
-from custom_autograd.verification.harness.surrogates import with_derivatives
+from custom_autograd.verification.harness.surrogates import require_tangents, with_derivatives
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -42,6 +42,7 @@ class ForwardOverReverse(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input."""
         function = with_derivatives(function_of(target, sample))
+        require_tangents(function)
         precision = precision_of(function, function.inputs)
         outputs = function(*function.inputs)
         if not any(output.requires_grad for output in outputs):

@@ -32,7 +32,7 @@ from custom_autograd.verification.harness.differentiable import (
     function_of,
     reference_of,
 )
-from custom_autograd.verification.harness.surrogates import explain, surrogates_of
+from custom_autograd.verification.harness.surrogates import NO_TANGENT, explain, surrogates_of
 from custom_autograd.verification.harness.sweeps import free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 
@@ -91,6 +91,8 @@ def _why_different(function: TensorFunction, name: str, result: str, found: Tens
     surrogates, is_ours = surrogates_of(function), is_declared_here(function.target)
     if surrogates and (_is_forward(name) or result == "H v"):  # there is no J behind the rule, and H is not symmetric
         return explain(function, surrogates)
+    if _is_forward(name) and function.target.tangent_surrogate:
+        return f"{NO_TANGENT}: {function.target.tangent_surrogate}"
     if _is_forward(name) and not bool(found.any()) and not is_ours:
         return "torch gives no tangent there, and a zero in its place"
     if name == FORWARD_TWICE and not is_ours:

@@ -49,6 +49,12 @@ def arguments_with_surrogates(registrations: Registrations, arguments: Sequence[
     return found
 
 
+def surrogates_of_values(registrations: Registrations) -> tuple[str, str]:
+    """Return why the gradients of the reference, and the tangents of the jvp, are not the derivative; else nothing."""
+    reference, jvp = registrations.reference, registrations.jvp
+    return (reference and reference.surrogate) or "", (jvp and jvp.surrogate) or ""
+
+
 def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
     """Return the facts of each tensor that is a flat field, by argument and path, as in `params.weight`."""
     found = {}

@@ -2,13 +2,47 @@
 
 of a reference     its autograd gives the intended gradients: compared with it, and not with finite differences
 of a rule          compared with neither
+of a jvp           its tangents are compared with neither, and not with the backward
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from custom_autograd.core.messages import quote
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import quote, show
 from custom_autograd.verification.harness.base import NothingToCheckError
 from custom_autograd.verification.harness.differentiable import TensorFunction
+from custom_autograd.verification.harness.targets import Target
+
+
+def with_surrogate(target: Target, reason: str | None) -> Target:
+    """Return a target none of whose gradients and tangents is the derivative, for a reason; itself for None.
+
+    Raises:
+        CheckError: the reason is not a text.
+    """
+    if reason is None:
+        return target
+    if not isinstance(reason, str) or not reason.strip():
+        raise CheckError(
+            target.name,
+            "surrogate= takes the reason why the gradient is not the derivative",
+            expected="a text",
+            found=show(reason),
+            do="write surrogate='straight through: the derivative of round is taken to be 1'",
+        )
+    names = [argument.name for argument in target.arguments]
+    return replace(target, surrogates=dict.fromkeys(names, reason), tangent_surrogate=reason)
+
+
+def require_tangents(function: TensorFunction) -> None:
+    """Raise NothingToCheckError if the tangents of the op are not the derivative on purpose."""
+    reason = function.target.tangent_surrogate
+    if reason:
+        raise NothingToCheckError(f"{NO_TANGENT}: {reason}")
+
+
+NO_TANGENT = "the tangent is not the derivative"
 
 
 def surrogates_of(function: TensorFunction) -> Mapping[int, str]:

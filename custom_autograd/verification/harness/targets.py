@@ -37,6 +37,7 @@ from custom_autograd.verification.harness.named_arguments import (
     arguments_with_containers,
     arguments_with_surrogates,
     fields_in_containers,
+    surrogates_of_values,
 )
 
 Function: TypeAlias = Callable[..., object]
@@ -68,6 +69,7 @@ class Target:
         fields_in_containers: for a tensor in a container, by its argument and path, what is known of it.
         surrogates: by argument, why the rule for its gradient does not return the derivative.
         reference_surrogate: why the gradients of the reference are not the derivative; empty if they are.
+        tangent_surrogate: the same of the tangents of its jvp.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Target:
     fields_in_containers: Mapping[str, TargetArgument] = field(default_factory=dict)
     surrogates: Mapping[str, str] = field(default_factory=dict)
     reference_surrogate: str = ""
+    tangent_surrogate: str = ""
 
     def argument_of(self, leaf: TensorLeaf) -> TargetArgument:
         """Return the argument a tensor of a sample belongs to."""
@@ -190,8 +193,8 @@ def _from_record(call: Function, record: OpRecord) -> Target:
     found = replace(found, samples=find_samples(record))
     found = adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
     surrogates = arguments_with_surrogates(record.registrations, found.arguments)
-    reference = record.registrations.reference
-    return replace(found, surrogates=surrogates, reference_surrogate=(reference and reference.surrogate) or "")
+    reference, jvp = surrogates_of_values(record.registrations)
+    return replace(found, surrogates=surrogates, reference_surrogate=reference, tangent_surrogate=jvp)
 
 
 def _with_containers(schema: Schema, tree: ArgumentTree, flat: Target) -> Target:
