@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.calls.source import Source, literal
+from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.schema import Argument, Schema
 from custom_autograd.registration.declaration import Declaration
@@ -84,7 +85,7 @@ def conversions(declaration: Declaration) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for argument in declaration.schema.arguments:
         if argument.to_dispatcher is not None:
-            names[f"to_dispatcher${argument.name}"] = _checked(declaration, argument.name, argument.to_dispatcher)
+            names[f"to_dispatcher${argument.name}"] = _checked(declaration, argument, argument.to_dispatcher)
         names[f"from_dispatcher${argument.name}"] = argument.from_dispatcher
     return names
 
@@ -94,13 +95,13 @@ def values_of(declaration: Declaration) -> dict[str, Any]:
     return {**defaults(declaration.schema), **conversions(declaration)}
 
 
-def _checked(declaration: Declaration, name: str, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _checked(declaration: Declaration, argument: Argument, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a conversion whose refusal names the op and the argument (Any: one value)."""
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:
-        do = "pass a value that its annotation allows"
-        return str(declaration.origin().error(KernelError, f"argument '{name}': {reason}", do=do))
+        do = None if reason.startswith(GENERATOR_IN_GRAPH) else f"pass {argument.example}, for example"
+        return str(declaration.origin().error(KernelError, f"argument '{argument.name}': {reason}", do=do))
 
     def convert_or_refuse(value: Any) -> Any:
         try:

@@ -100,7 +100,7 @@ def refuse_none(declaration: Declaration) -> Callable[[str], None]:
 
     def refuse(name: str) -> None:
         do = f"pass a tensor such as torch.zeros(()), or declare '{name}: Tensor | None'"
-        raise_text(KernelError, refusal(name, "NoneType: None", do))
+        raise_text(KernelError, refusal(name, "None", do))
 
     return refuse
 

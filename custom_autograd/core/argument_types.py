@@ -67,6 +67,25 @@ def find_row(spelling: str) -> Row | None:
     return next((row for row in ARGUMENT_TYPES if row.spelling == written), None)
 
 
+def example_of(spelling: str) -> str:
+    """Return a value of a type as a call writes it, for messages."""
+    element, bracket, _ = spelling.removesuffix("?").partition("[")
+    row = find_row(element.removesuffix("?"))
+    if row is None:
+        return f"a value of type {spelling}"
+    text = EXAMPLES.get(row.spelling) or repr(row.examples[0])
+    return f"[{text}]" if bracket else text
+
+
+EXAMPLES = {
+    "Tensor": "torch.ones(2)",
+    "Device": "torch.device('cpu')",
+    "Generator": "torch.Generator()",
+    "str": "'text'",
+}
+"""Examples of the types whose values are not written as their repr, or have none that calls can share."""
+
+
 def find_element_row(spelling: str) -> Row | None:
     """Return the row of a type, of its list or of an optional of one, or None if there is none."""
     return find_row(spelling.removesuffix("?").removesuffix("[]"))

@@ -28,12 +28,14 @@ class ArgumentType:
         to_dispatcher: turns a value of a call into the dispatcher's; None if they are the same.
         from_dispatcher: the inverse, for kernels and rules.
         choices: the strings of a `Literal` of such, which travel as they are; None for any other type.
+        example: a value as a call writes it, for messages; empty if it follows from the spelling.
     """
 
     spelling: str
     to_dispatcher: Conversion | None = None
     from_dispatcher: Conversion | None = None
     choices: tuple[str, ...] | None = None
+    example: str = ""
 
 
 class UnexpectedError(ValueError):
@@ -71,9 +73,9 @@ def literal(values: tuple[Any, ...]) -> ArgumentType | None:  # Any: what `Liter
     elif not plain or not kinds <= {str, int, bool}:
         return None
     elif kinds == {str}:
-        found = ArgumentType("str", _choice(plain), choices=plain)
+        found = ArgumentType("str", _choice(plain), choices=plain, example=repr(plain[0]))
     elif len(kinds) == 1:
-        found = ArgumentType({int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain))
+        found = ArgumentType({int: "SymInt", bool: "bool"}[kinds.pop()], _choice(plain), example=repr(plain[0]))
     else:
         found = _of_several_types(plain)
     return found if len(plain) == len(values) else optional(found)
@@ -93,7 +95,7 @@ def enumeration(annotation: type[enum.Enum]) -> ArgumentType:
         return value.name
 
     by_name = Travelling(annotation.__members__, annotation.__name__)  # an Enum of strings has the __getitem__ of str
-    return ArgumentType("str", to_dispatcher=to_name, from_dispatcher=by_name.__getitem__)
+    return ArgumentType("str", to_name, by_name.__getitem__, example=_name_first(annotation))
 
 
 def instance(annotation: type, name: str) -> ArgumentType:
@@ -104,29 +106,31 @@ def instance(annotation: type, name: str) -> ArgumentType:
             raise ValueError(f"expected an instance of {annotation.__name__}, found {value!r}")
         return value
 
-    return ArgumentType(name, check)
+    return ArgumentType(name, check, example=f"{annotation.__name__}(...)")
 
 
 def optional(inner: ArgumentType) -> ArgumentType:
     """Return the type of the same or None."""
     converts = (_unless_none(inner.to_dispatcher), _unless_none(inner.from_dispatcher))
-    return ArgumentType(f"{inner.spelling}?", *converts, inner.choices)
+    return ArgumentType(f"{inner.spelling}?", *converts, inner.choices, inner.example)
 
 
 def list_of(element: ArgumentType) -> ArgumentType:
     """Return the type of a list; kernels get their own copy."""
-    spelling = f"{element.spelling}[]"
-    if element.spelling.startswith("str"):  # the dispatcher takes a str for a list of its letters
-        return ArgumentType(spelling, _from_list(element.to_dispatcher), _each(element.from_dispatcher, list))
-    return ArgumentType(spelling, _each(element.to_dispatcher, list), _each(element.from_dispatcher, list))
+    spelling, example = f"{element.spelling}[]", element.example and f"[{element.example}]"
+    is_text = element.spelling.startswith("str")  # the dispatcher takes a str for a list of its letters
+    to_dispatcher = _from_list(element.to_dispatcher) if is_text else _each(element.to_dispatcher, list)
+    return ArgumentType(spelling, to_dispatcher, _each(element.from_dispatcher, list), example=example)
 
 
 def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
     """Return the type of a tuple, of a fixed length or of any; the dispatcher makes it a list."""
     back = _each(element.from_dispatcher, tuple) or tuple
+    example = element.example and f"({', '.join([element.example] * (length or 2))})"
     if length is not None:
-        return ArgumentType(f"{element.spelling}[{length}]", _of_length(element.to_dispatcher, length), back)
-    return ArgumentType(f"{element.spelling}[]", list_of(element).to_dispatcher, back)
+        to_dispatcher = _of_length(element.to_dispatcher, length)
+        return ArgumentType(f"{element.spelling}[{length}]", to_dispatcher, back, example=example)
+    return ArgumentType(f"{element.spelling}[]", list_of(element).to_dispatcher, back, example=example)
 
 
 def sizes(value: Any) -> Any:  # Any: a torch.Size, a tuple or a list of sizes, or wrongly something else
@@ -152,7 +156,8 @@ def constant(annotation: type) -> ArgumentType:
         return next(name for name, one in by_name.items() if one is value)  # Dynamo of 2.15 cannot trace str(value)
 
     by_name = {name: value for name, value in vars(torch).items() if isinstance(value, annotation)}
-    return ArgumentType("str", to_name, Travelling(by_name, label).__getitem__)
+    back = Travelling(by_name, label).__getitem__
+    return ArgumentType("str", to_name, back, example=f"torch.{next(iter(by_name))}")
 
 
 def generator(value: Any) -> Any:  # Any: a torch.Generator, or wrongly something else
@@ -174,7 +179,13 @@ def _members(members: tuple[enum.Enum, ...]) -> ArgumentType:
             raise UnexpectedError(f"one of {', '.join(map(str, members))}", value)
         return whole.to_dispatcher(value) if whole.to_dispatcher is not None else value
 
-    return ArgumentType(whole.spelling, to_name, whole.from_dispatcher)
+    return ArgumentType(
+        whole.spelling, to_name, whole.from_dispatcher, example=f"{type(members[0]).__name__}.{members[0].name}"
+    )
+
+
+def _name_first(annotation: type[enum.Enum]) -> str:
+    return f"{annotation.__name__}.{next(iter(annotation.__members__), '...')}"
 
 
 def _flag(annotation: type[enum.Flag]) -> ArgumentType:
@@ -185,7 +196,7 @@ def _flag(annotation: type[enum.Flag]) -> ArgumentType:
         bits: int = value.value
         return bits
 
-    return ArgumentType("int", to_dispatcher=to_bits, from_dispatcher=annotation)
+    return ArgumentType("int", to_bits, annotation, example=_name_first(annotation))
 
 
 def _choice(values: tuple[Any, ...]) -> Conversion:

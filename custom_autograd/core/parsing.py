@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from custom_autograd.core.aliases import check_aliases, find_source
-from custom_autograd.core.argument_types import find_row
+from custom_autograd.core.argument_types import example_of, find_row
 from custom_autograd.core.arguments import Declared, check_static
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.errors import DeclarationError
@@ -77,6 +77,7 @@ def _argument(value: ParsedValue, declared: Declared | None, options: Declaratio
         is_keyword_only=value.is_keyword_only,
         is_mutated=value.is_written,
         is_differentiable=value.type in TENSOR_TYPES and value.name not in options.non_differentiable,
+        example=(declared and declared.type.example) or example_of(value.type),
     )
     check = find_check(value.type)
     if declared is None:

@@ -29,6 +29,7 @@ class Argument:
         has_default: a call may leave it out.
         default: what it then is, in the form kernels see it.
         is_filled: the dispatcher has no such default: its callers must give the argument.
+        example: a value as a call writes it, for messages.
         to_dispatcher: turns a value of a call into the dispatcher's, or None if they are the same.
         from_dispatcher: the inverse.
         choices: the strings that it may be, where a `Literal` says which, or None.
@@ -44,6 +45,7 @@ class Argument:
     has_default: bool = False
     default: Any = None  # Any: a default of whatever type the argument has
     is_filled: bool = False
+    example: str = ""
     to_dispatcher: Callable[[Any], Any] | None = None
     from_dispatcher: Callable[[Any], Any] | None = None
     choices: tuple[str, ...] | None = None

@@ -19,7 +19,7 @@ HOMES = ("torch", "torch.nn.functional", "torch.special")
 
 def static_type(argument: str, refuse: Refusal, *, is_optional: bool) -> ArgumentType:
     """Return how a static argument of an op travels."""
-    found = ArgumentType("str", path_of, functools.partial(_load, argument, refuse))
+    found = ArgumentType("str", path_of, functools.partial(_load, argument, refuse), example="torch.relu")
     return optional(found) if is_optional else found
 
 

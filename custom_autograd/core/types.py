@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core import conversions
-from custom_autograd.core.argument_types import ARGUMENT_TYPES, Row, find_element_row, find_row
+from custom_autograd.core.argument_types import ARGUMENT_TYPES, Row, example_of, find_element_row, find_row
 from custom_autograd.core.conversions import ArgumentType
 from custom_autograd.core.plain_types import is_class, resolve
 from custom_autograd.core.schema import LIST_TYPES
@@ -79,7 +79,7 @@ def _find(annotation: object) -> ArgumentType | None:
     """Return the same for an annotation that is resolved."""
     row = _find_row(annotation)
     if row is not None:
-        return row.travels
+        return replace(row.travels, example=row.travels.example or example_of(row.spelling))
     if typing.get_origin(annotation) is Literal:
         return conversions.literal(typing.get_args(annotation))
     if is_class(annotation) and issubclass(annotation, enum.Enum):

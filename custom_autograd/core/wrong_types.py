@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from custom_autograd.core.argument_types import example_of
 from custom_autograd.core.errors import KernelError, Origin
 from custom_autograd.core.messages import LONGEST_VALUE
 
@@ -30,5 +31,11 @@ def error_of_type(origin: Origin, operator: str, error: Exception) -> KernelErro
         f"argument '{name}' has the wrong type",
         expected=expected,
         found=f"{told['found']}: {value}",
-        do=f"pass torch.as_tensor({name})" if expected.endswith("Tensor") else f"pass a value of type {expected}",
+        do=f"pass torch.as_tensor({name})" if expected.endswith("Tensor") else f"pass {_example(expected)}",
     )
+
+
+def _example(expected: str) -> str:
+    """Return a value of a type as TorchScript spells it: `Optional[list[int]]`, `number`."""
+    element = re.findall(r"\w+", expected)[-1]
+    return example_of({"number": "Scalar"}.get(element, element) + "[]" * ("list[" in expected)) + ", for example"

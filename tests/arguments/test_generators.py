@@ -124,7 +124,7 @@ def test_no_generator():
         """\
 KernelError: generators::dropout: argument 'generator': expected a torch.Generator, found 3
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.Generator(), for example""",
     )
 
 

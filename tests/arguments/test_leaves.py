@@ -166,7 +166,7 @@ def test_name_of_no_member():
         """\
 KernelError: leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIGHT, Side.SINISTER, found 'UP'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Side.LEFT, for example""",
     )
 
 
@@ -176,7 +176,7 @@ def test_value_of_a_member():
         """\
 KernelError: leaves::enum_of_strings: argument 'value': expected one of Padding.ZEROS, Padding.SAME, found 'same size'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Padding.ZEROS, for example""",
     )
 
 
@@ -186,7 +186,7 @@ def test_number_for_flags():
         """\
 KernelError: leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Access.READ, for example""",
     )
 
 
@@ -220,7 +220,7 @@ def test_literal_with_none():
         """\
 KernelError: leaves::literal_or_none: argument 'value': expected one of 'a', 'b', None, found 'z'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass 'a', for example""",
     )
 
 
@@ -232,7 +232,7 @@ def test_literal_of_members_with_none():
         """\
 KernelError: leaves::member_or_none: argument 'value': expected one of Side.LEFT, None, found <Side.RIGHT: 2>
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Side.LEFT, for example""",
     )
 
 
@@ -242,7 +242,7 @@ def test_true_is_not_one():
         """\
 KernelError: leaves::literal_of_int: argument 'value': expected one of 1, 2, found True
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass 1, for example""",
     )
 
 
@@ -252,7 +252,7 @@ def test_one_is_not_true():
         """\
 KernelError: leaves::literal_of_bool: argument 'value': expected one of True, found 1
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass True, for example""",
     )
 
 
@@ -262,7 +262,7 @@ def test_other_member_of_a_literal():
         """\
 KernelError: leaves::literal_of_enums: argument 'value': expected one of Side.LEFT, found <Side.RIGHT: 2>
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Side.LEFT, for example""",
     )
 
 
@@ -272,7 +272,7 @@ def test_tuple_of_another_length():
         """\
 KernelError: leaves::pair: argument 'value': expected a tuple of length 2, found (1, 2, 3)
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass (3, 3), for example""",
     )
 
 
@@ -283,7 +283,7 @@ def test_str_for_a_list_of_str():
         """\
 KernelError: leaves::list_of_str: argument 'value': expected a list or a tuple, found 'abc'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass ['text'], for example""",
     )
 
 
@@ -293,7 +293,7 @@ def test_member_for_a_list_of_members():
         """\
 KernelError: leaves::list_of_enums: argument 'value': expected a list or a tuple, found <Side.LEFT: 1>
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass [Side.LEFT], for example""",
     )
 
 
@@ -303,7 +303,7 @@ def test_integer_for_a_dtype_in_a_tuple():
         """\
 KernelError: leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, found 3
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass (torch.float32, torch.float32), for example""",
     )
 
 
@@ -313,7 +313,7 @@ def test_number_for_a_qscheme():
         """\
 KernelError: leaves::qscheme: argument 'value': expected a torch.qscheme, found 2
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.per_tensor_affine, for example""",
     )
 
 
@@ -323,7 +323,7 @@ def test_dtype_in_a_list_of_qschemes():
         """\
 KernelError: leaves::list_of_qschemes: argument 'value': expected a torch.qscheme, found torch.int8
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass [torch.per_tensor_affine], for example""",
     )
 
 

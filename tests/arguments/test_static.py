@@ -143,7 +143,7 @@ def test_lambda():
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 
@@ -153,7 +153,7 @@ def test_closure():
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found local.<locals>.inner, which is local to a function: define it at the top level of a module, and pass what varies as arguments of the op
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 
@@ -163,7 +163,7 @@ def test_partial():
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a functools.partial: define it at the top level of a module, and pass what varies as arguments of the op
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 
@@ -173,7 +173,7 @@ def test_bound_method():
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found the bound method Cubes.method: define it at the top level of a module, and pass what varies as arguments of the op
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 
@@ -183,7 +183,7 @@ def test_object_that_is_not_what_its_module_has():
         """\
 KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found ReLU(), which is not what its module has under that name: define it at the top level of a module, and pass what varies as arguments of the op
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_called():
         """\
 KernelError: statics::apply: argument 'function': expected a function or a class, found 'arguments.functions:square'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.relu, for example""",
     )
 
 

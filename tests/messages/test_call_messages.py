@@ -183,7 +183,7 @@ def test_member_of_no_enumeration():
         """\
 KernelError: words::reduce: argument 'mode': expected one of Mode.MEAN, Mode.SUM, found 'mean'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass Mode.MEAN, for example""",
     )
 
 
@@ -193,7 +193,7 @@ def test_value_of_no_literal():
         """\
 KernelError: words::reduce: argument 'side': expected one of 'left', 'right', found 'top'
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass 'left', for example""",
     )
 
 
@@ -356,7 +356,7 @@ def test_a_number_for_a_dtype():
         """\
 KernelError: words::convert: argument 'dtype': expected a torch.dtype, found 3000
   declared   FILE.py:LINE
-  do         pass a value that its annotation allows""",
+  do         pass torch.float32, for example""",
     )
 
 
@@ -395,7 +395,7 @@ KernelError: words::repeated: argument 'n' has the wrong type
   expected   int
   found      float: 1.5
   declared   FILE.py:LINE
-  do         pass a value of type int""",
+  do         pass 3, for example""",
     )
 
 
@@ -451,7 +451,7 @@ def test_none_for_a_tensor():
         """\
 KernelError: words::called: argument 'y' has the wrong type
   expected   Tensor
-  found      NoneType: None
+  found      None
   declared   FILE.py:LINE
   do         pass a tensor such as torch.zeros(()), or declare 'y: Tensor | None'""",
     )
