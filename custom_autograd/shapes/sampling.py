@@ -13,6 +13,7 @@ import torch
 
 from custom_autograd.core.errors import CheckError, ShapeError
 from custom_autograd.core.hints import hints_of
+from custom_autograd.core.messages import first_line
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.core.schema import Argument
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -24,6 +25,7 @@ from custom_autograd.shapes.placing import Shape, Size, SizeMismatch
 from custom_autograd.shapes.sizes import Sizes
 
 Values = dict[str, Any]  # Any: the arguments of a call
+Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ ROWS = (
     Row((3,), (1, 1, 1, 1)),
 )
 MOST_WRONG = 8
+MOST_TRIED = 32
 
 
 def find_samples(record: OpRecord) -> Callable[[TensorFactory], Iterable[Sample]] | None:
@@ -61,22 +64,25 @@ def find_samples(record: OpRecord) -> Callable[[TensorFactory], Iterable[Sample]
     is_differentiable = not record.declaration.schema.mutated_arguments or bool(
         record.registrations.gradient_rules() or record.reference()
     )
-    return functools.partial(_samples, described, is_differentiable)
+    return functools.partial(_samples, described, record.reference(), is_differentiable)
 
 
-def _samples(described: DescribedOp, is_differentiable: bool, make: TensorFactory) -> Iterator[Sample]:
+def _samples(
+    described: DescribedOp, reference: Function | None, is_differentiable: bool, make: TensorFactory
+) -> Iterator[Sample]:
     """Yield derived samples, without gradients for an op that refuses to be called with them."""
-    for sample in derived_samples(described, make):
+    for sample in derived_samples(described, reference, make):
         yield sample if is_differentiable else sample.map(torch.Tensor.detach)
 
 
-def derived_samples(described: DescribedOp, make: TensorFactory) -> Iterator[Sample]:
+def derived_samples(described: DescribedOp, reference: Function | None, make: TensorFactory) -> Iterator[Sample]:
     """Yield samples of an op: for each row of sizes, for other values of arguments, and calls with one size off.
 
     Raises:
-        CheckError: an argument has neither a default nor an entry in `numbers`.
+        CheckError: an argument has neither a default nor an entry in `numbers`, or the reference takes no such sample.
     """
-    sampler = _Sampler(described, make)
+    dtypes = {} if reference is None else _dtypes_for(described, reference, make)
+    sampler = _Sampler(described, make, dtypes)
     variants = sampler.variants()
     for row in ROWS:
         yield from sampler.sample(row, variants[0])
@@ -86,10 +92,31 @@ def derived_samples(described: DescribedOp, make: TensorFactory) -> Iterator[Sam
     yield from itertools.islice(sampler.wrong(variants[0]), MOST_WRONG)
 
 
+def _dtypes_for(described: DescribedOp, reference: Function, make: TensorFactory) -> dict[str, torch.dtype]:
+    """Return the arguments that take integers or bools, such as an index or a mask: found by calling the reference."""
+    names = [argument.name for argument in described.declaration.schema.tensor_arguments]
+    tried = itertools.product((None, torch.int64, torch.bool), repeat=len(names))
+    problem = ""
+    for chosen in itertools.islice(sorted(tried, key=lambda one: len(one) - one.count(None)), MOST_TRIED):
+        dtypes = {name: dtype for name, dtype in zip(names, chosen, strict=True) if dtype is not None}
+        own = TensorFactory(device=make.device, dtype=make.dtype, requires_grad=False)  # `make` draws as if not tried
+        sampler = _Sampler(described, own, dtypes)
+        (sample,) = sampler.sample(ROWS[0], sampler.variants()[0])
+        try:
+            reference(*sample.args, **sample.kwargs)
+        except Exception as error:  # noqa: BLE001 - a reference raises what PyTorch's operations raise
+            problem = problem or first_line(error)
+        else:
+            return dtypes
+    numbers = f"numbers={{'{names[0]}': lambda make, shape, sizes: make(*shape, dtype=torch.int64)}}"
+    raise _not_derived(described, f"the reference raises {problem}", f"register_samples, or give {numbers}")
+
+
 class _Sampler:
     """Makes the samples of one op."""
 
-    def __init__(self, described: DescribedOp, make: TensorFactory) -> None:
+    def __init__(self, described: DescribedOp, make: TensorFactory, dtypes: Mapping[str, torch.dtype]) -> None:
+        self._dtypes = dtypes
         self._described = described
         self._schema = described.declaration.schema
         self._make = make
@@ -149,7 +176,8 @@ class _Sampler:
             return choices[0]
         if argument.is_optional:
             return None
-        raise self._unknown(argument)
+        do = f"give it one: numbers={{'{argument.name}': ...}}, or register_samples"
+        raise _not_derived(self._described, f"'{argument.name}' has no default", do)
 
     def _others(self, argument: Argument, first: Any) -> list[Any]:  # Any: values of the argument
         if argument.holds_tensors:
@@ -216,18 +244,16 @@ class _Sampler:
         if callable(maker):
             return maker(self._make, shape, dict(sizes))
         assert shape is not None  # every tensor is in the line
-        if argument.is_tensor_list:
-            return [self._make(*shape), self._make(*shape)]
-        return self._make(*shape)
+        dtype = self._dtypes.get(argument.name)
+        least = max(1, min((size for size in sizes.values() if isinstance(size, int)), default=1))  # fits as an index
+        low, high = (0, least) if dtype == torch.int64 else (None, None)
+        drawn = functools.partial(self._make, *shape, dtype=dtype, low=low, high=high)
+        return [drawn(), drawn()] if argument.is_tensor_list else drawn()
 
-    def _unknown(self, argument: Argument) -> CheckError:
-        declaration = self._described.declaration
-        return CheckError(
-            str(declaration.name),
-            f"samples do not follow from the line of shapes: '{argument.name}' has no default",
-            declared=declaration.location,
-            do=f"give it one: numbers={{'{argument.name}': ...}}, or register_samples",
-        )
+
+def _not_derived(described: DescribedOp, why: str, do: str) -> CheckError:
+    problem = f"samples do not follow from the line of shapes: {why}"
+    return CheckError(str(described.declaration.name), problem, declared=described.declaration.location, do=do)
 
 
 def _shape(item: Item, sizes: Mapping[str, Size], *, is_one: bool = False) -> tuple[int, ...]:

@@ -4,6 +4,8 @@ from typing import Literal
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
+from messages.shown import message
 from torch import Tensor
 
 from custom_autograd import check, custom_op
@@ -118,3 +120,36 @@ def test_a_number_may_depend_on_other_sizes():
     samples = [sample for sample in samples_of(first) if sample.error is None]
 
     assert all(sample.args[1] == min(2, sample.args[0].shape[0]) for sample in samples)
+
+
+@custom_op("shape_samples::take", shapes="index: n, table: [m] -> out: n", dtypes={"out": "table"}, reference=True)
+def take(index: Tensor, table: Tensor) -> Tensor:
+    return table[index]
+
+
+@custom_op("shape_samples::masked", shapes="mask: n, x: n -> out: n", dtypes={"out": "x"}, reference=True)
+def masked(mask: Tensor, x: Tensor) -> Tensor:
+    return torch.where(mask, x, 0)
+
+
+@custom_op("shape_samples::refused", shapes="a: n, b: n -> out: n", reference=True)
+def refused(a: Tensor, b: Tensor) -> Tensor:
+    raise ValueError("not these")
+
+
+@pytest.mark.parametrize(("op", "dtype"), [(take, torch.int64), (masked, torch.bool)], ids=["index", "mask"])
+def test_an_argument_that_takes_no_floats_has_the_dtype_that_the_reference_takes(op, dtype):
+    samples = list(find_samples(op._record)(TensorFactory(dtype=torch.float64)))
+
+    assert {(dtype, torch.float64)} == {tuple(value.dtype for value in sample.args) for sample in samples}
+    assert op.check(checks=["reference_gradients", "gradcheck"]).ok
+
+
+def test_a_reference_that_takes_no_sample_wants_samples_to_be_registered():
+    assert_expected_inline(
+        message(lambda: refused.check()),
+        """\
+CheckError: shape_samples::refused: samples do not follow from the line of shapes: the reference raises not these
+  declared   FILE.py:LINE
+  do         register_samples, or give numbers={'a': lambda make, shape, sizes: make(*shape, dtype=torch.int64)}""",
+    )
