@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from custom_autograd.cli import ranks, report_options
@@ -10,6 +10,7 @@ from custom_autograd.cli.options import dtype_of, names_of, processes_of, ranks_
 from custom_autograd.cli.selected_ops import SelectedOp, cases_of, results_without_samples, select_ops
 
 if TYPE_CHECKING:
+    from custom_autograd.cli.terminal import Advance
     from custom_autograd.verification.harness.base import Check
     from custom_autograd.verification.harness.runner import Case
     from custom_autograd.verification.report import Report, Result
@@ -123,7 +124,7 @@ def _verify(
     ops: Sequence[SelectedOp],
     cases: "list[Case]",
     checks: "Sequence[Check]",
-    advance: "Callable[[Result], None] | None",
+    advance: "Advance | None",
 ) -> "tuple[Report, bool]":
     """Return the report, and whether it is complete."""
     if arguments.ranks is not None:
@@ -137,7 +138,7 @@ def _verify_here(
     arguments: argparse.Namespace,
     cases: "list[Case]",
     checks: "Sequence[Check]",
-    advance: "Callable[[Result], None] | None",
+    advance: "Advance | None",
 ) -> "tuple[Report, bool]":
     """Return the report and whether it is complete, by this process."""
     from custom_autograd.verification.harness import runner  # imports torch
@@ -149,11 +150,15 @@ def _verify_here(
     def keep(result: "Result") -> None:
         found.append(result)
         if advance is not None:
-            advance(result)
+            advance(result.op, result.check, 1)
+
+    def begin(op: str, check: "Check", _: str) -> None:
+        if advance is not None:
+            advance(op, check.name, 0)
 
     try:
         with loud():
-            return runner.run(cases, checks, seed=arguments.seed, on_result=keep), True
+            return runner.run(cases, checks, seed=arguments.seed, on_result=keep, on_start=begin), True
     except KeyboardInterrupt:
         return Report(tuple(found)), False
 
@@ -162,7 +167,7 @@ def _verify_in_processes(
     arguments: argparse.Namespace,
     ops: Sequence[SelectedOp],
     checks: "Sequence[Check]",
-    advance: "Callable[[Result], None] | None",
+    advance: "Advance | None",
 ) -> "tuple[Report, bool]":
     """Return the same, by several processes."""
     from custom_autograd.cli.workers import Task, Workers  # imports torch

@@ -1,13 +1,14 @@
 """custom-autograd check --ranks: ops with DTensors on processes with real collectives, one op after the other."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from custom_autograd.cli.selected_ops import SelectedOp
 
 if TYPE_CHECKING:
+    from custom_autograd.cli.terminal import Advance
     from custom_autograd.verification.harness.runner import Case
     from custom_autograd.verification.report import Report, Result
 
@@ -33,7 +34,7 @@ class MakeCase:
 
 
 def verify(
-    arguments: argparse.Namespace, ops: Sequence[SelectedOp], advance: "Callable[[Result], None] | None"
+    arguments: argparse.Namespace, ops: Sequence[SelectedOp], advance: "Advance | None"
 ) -> "tuple[Report, bool]":
     """Return the report, and whether it is complete.
 
@@ -54,7 +55,7 @@ def verify(
             found += results
             for result in results:
                 if advance is not None:
-                    advance(result)
+                    advance(result.op, result.check, 1)
     except CheckError as error:
         raise CheckError(f"{waiting[0].target.name}: {error}" if waiting else str(error)) from None
     except KeyboardInterrupt:

@@ -4,12 +4,16 @@ import contextlib
 import importlib.util
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from custom_autograd.verification.report import Result
 from custom_autograd.verification.report.text import format_report, format_table, table_rows
+
+Advance: TypeAlias = Callable[[str, str, int], None]
+"""Called with an op, a check, and how many results there are of it: 0 as it begins."""
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 
@@ -73,38 +77,52 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
 
 @contextlib.contextmanager
-def progress(total: int, *, is_quiet: bool) -> Iterator[Callable[[Result], None] | None]:
-    """Yield a callback for each result, or None; it shows a bar on a terminal, and a line now and then elsewhere."""
+def progress(total: int, *, is_quiet: bool) -> Iterator[Advance | None]:
+    """Yield what is called as checks begin and end, or None: a bar on a terminal, a line every 10 seconds elsewhere."""
     if is_quiet:
         yield None
         return
     if not _is_rich(sys.stderr):
-        yield Log(total)
+        log, is_over = Log(total), threading.Event()
+        thread = threading.Thread(target=log.show_until, args=(is_over,), daemon=True)
+        thread.start()
+        try:
+            yield log
+        finally:
+            is_over.set()
+            thread.join()
         return
     from rich.console import Console  # optional
     from rich.progress import Progress  # optional
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=total)
-        yield lambda result: bar.update(task, advance=1, description=f"{result.op}: {result.check}")
+        yield lambda op, check, count: bar.update(task, advance=count, description=f"{op}: {check}")
 
 
 class Log:
-    """Prints a line on standard error every 10 seconds, as far as results come."""
+    """Prints a line on standard error every 10 seconds, also while one check runs."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._number = 0
-        self._start = self._shown = time.monotonic()
+        self._current = "starting"
+        self._start = time.monotonic()
 
-    def __call__(self, result: Result) -> None:
-        """Count a result."""
-        self._number += 1
-        now = time.monotonic()
-        if now - self._shown >= SECONDS:
-            self._shown = now
-            done = f"{self._number} of {self._total}, {now - self._start:.0f} s"
-            print(f"checking: {done}, {result.op}: {result.check}", file=sys.stderr, flush=True)
+    def __call__(self, op: str, check: str, count: int) -> None:
+        """Note what runs, and count results; as in `Advance`."""
+        self._number += count
+        self._current = f"{op}: {check}"
+
+    def show(self) -> None:
+        """Print the line."""
+        done = f"{self._number} of {self._total}, {time.monotonic() - self._start:.0f} s"
+        print(f"checking: {done}, {self._current}", file=sys.stderr, flush=True)
+
+    def show_until(self, is_over: threading.Event) -> None:
+        """Print a line every 10 seconds until it is over."""
+        while not is_over.wait(SECONDS):
+            self.show()
 
 
 SECONDS = 10.0

@@ -13,13 +13,14 @@ import signal
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import TypeAlias
 
+from custom_autograd.cli.terminal import Advance
 from custom_autograd.verification.isolation.crashes import Crash, Heard, Progress
 from custom_autograd.verification.report import Report, Result
 
@@ -75,13 +76,13 @@ class Workers:
     Args:
         tasks: what is to be done.
         most: how many processes there may be at once.
-        on_result: told of each result as it comes.
+        advance: called as each check begins, and with each result.
     """
 
-    def __init__(self, tasks: Sequence[Task], most: int, on_result: Callable[[Result], None] | None) -> None:
+    def __init__(self, tasks: Sequence[Task], most: int, advance: Advance | None) -> None:
         self._tasks = tasks
         self._most = most
-        self._on_result = on_result or (lambda _: None)
+        self._advance = advance or (lambda *_: None)
         self._outcomes = [Outcome() for _ in tasks]
         self._waiting = list(range(len(tasks)))
         self._workers: list[Worker] = []
@@ -143,6 +144,8 @@ class Workers:
             self._keep(worker, value)
         elif kind == "told":
             self._outcomes[worker.position].heard.hear(value)
+            if isinstance(value, Progress):
+                self._advance(self._tasks[worker.position].op, value.check, 0)
         if kind in ENDS:
             self._give(worker)
 
@@ -165,7 +168,7 @@ class Workers:
 
     def _keep(self, worker: Worker, result: Result) -> None:
         self._outcomes[worker.position].results.append(result)
-        self._on_result(result)
+        self._advance(result.op, result.check, 1)
 
     def _died(self, worker: Worker) -> Result:
         """Return the result of an op whose process died; its check runs once more, alone, to learn which call it is."""

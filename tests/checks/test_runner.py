@@ -270,7 +270,7 @@ def test_each_check_is_told_before_it_looks():
     runner.run(
         [case],
         [Scripted(PASSED)],
-        on_start=lambda check, label: told.append((check.name, label)),
+        on_start=lambda op, check, label: told.append((check.name, label)),
         on_result=lambda result: told.append(result.status),
     )
 

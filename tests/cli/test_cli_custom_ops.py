@@ -1,6 +1,7 @@
 """list, show and check on ops declared with `custom_op`: every capability, the source, progress and seconds."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.cli import main, terminal
-from custom_autograd.verification.report import Result
 
 GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 
@@ -105,20 +105,30 @@ cli::square: 1 passed
     )
 
 
-def test_a_log_has_a_line_every_10_seconds(monkeypatch, capsys):
-    now = iter([100.0, 104.0, 111.0, 112.0, 122.5])
+def test_a_line_of_a_log_says_what_runs(monkeypatch, capsys):
+    now = iter([100.0, 111.0, 122.5])
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
-    with terminal.progress(8, is_quiet=False) as advance:
-        for check in ("schema", "fake", "vmap", "compile"):
-            advance(Result("ns::f", check, "sample 0", "passed"))
+    log = terminal.Log(8)
+    log("ns::f", "schema", 1)
+    log("ns::f", "fake", 0)
+    log.show()
+    log.show()
 
     assert_expected_inline(
         capsys.readouterr().err,
         """\
-checking: 2 of 8, 11 s, ns::f: fake
-checking: 4 of 8, 22 s, ns::f: compile
+checking: 1 of 8, 11 s, ns::f: fake
+checking: 1 of 8, 22 s, ns::f: fake
 """,
     )
+
+
+def test_a_log_has_lines_while_a_check_runs(monkeypatch):
+    shown = threading.Event()
+    monkeypatch.setattr(terminal, "SECONDS", 0.001)
+    monkeypatch.setattr(terminal.Log, "show", lambda log: shown.set())
+    with terminal.progress(8, is_quiet=False):
+        assert shown.wait(60)
 
 
 @pytest.mark.slow

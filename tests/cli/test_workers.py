@@ -157,10 +157,15 @@ def test_a_device_that_fails_is_an_error_of_its_op_and_what_remains_gets_another
 def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_result(file):
     told = []
     texts = ["nowhere.py:op", "worker_ops.py:RIGHT"]
-    Workers([Task(text, 0, text, ("gradcheck",), "cpu", None, 0) for text in texts], 1, told.append).run()
+    tasks = [Task(text, 0, text, ("gradcheck",), "cpu", None, 0) for text in texts]
+    workers = Workers(tasks, 1, lambda op, check, count: told.append((check, count)))
+    workers.run()
+    found = workers.report().results
 
-    assert ["error", "passed", "passed"] == [result.status for result in told]
-    assert "nowhere.py: there is no such file" == told[0].message
+    assert ["error", "passed", "passed"] == [result.status for result in found]
+    assert "nowhere.py: there is no such file" == found[0].message
+    assert [("all checks", 1), ("gradcheck", 0)] == told[:2]
+    assert 3 == sum(count for _, count in told)
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])

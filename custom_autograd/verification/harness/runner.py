@@ -43,7 +43,7 @@ def run(
     *,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
-    on_start: Callable[[Check, str], None] | None = None,
+    on_start: Callable[[str, Check, str], None] | None = None,
     is_explained: bool = True,
 ) -> Report:
     """Run every check on every sample of every target.
@@ -53,7 +53,8 @@ def run(
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: told of each result as it comes.
-        on_start: called with each check, and the label of each sample, before it runs; the label is empty at first.
+        on_start: called with the op, the check, and the label of each sample, before it runs; the label is empty at
+            first.
         is_explained: whether the first failure of each check is shrunk, and shown by a script.
 
     Returns:
@@ -87,8 +88,8 @@ def _source_of(target: Target) -> str:
         return ""
 
 
-def _ignore(check: Check, label: str) -> None:
-    del check, label
+def _ignore(op: str, check: Check, label: str) -> None:
+    del op, check, label
 
 
 def label_of(sample: Sample, position: int) -> str:
@@ -102,10 +103,10 @@ def _run_check(
     seed: int,
     findings: Set[tuple[str, str]],
     fits: dict[int, bool],
-    begin: Callable[[Check, str], None],
+    begin: Callable[[str, Check, str], None],
 ) -> Iterator[tuple[Sample | None, Result]]:
     name = case.target.name
-    begin(check, "")
+    begin(name, check, "")
     samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
     if samples and not any(fits.get(position, True) for position, _ in samples):
         return  # what is wrong with them is told once
@@ -121,7 +122,7 @@ def _run_check(
             reason = f"the check {failed_first[0]} fails first"
             yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
-        begin(check, label)
+        begin(name, check, label)
         if position not in fits and sample.error is None and not sample.accepted:
             first = _run_at(case.target, FirstCall(), sample, position, seed)
             fits[position] = not first.is_finding

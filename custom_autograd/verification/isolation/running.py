@@ -56,7 +56,7 @@ def perform(case: runner.Case, checks: Sequence[Check], seed: int, tell: Tell, *
         checks,
         seed=seed,
         on_result=tell,
-        on_start=lambda check, sample: tell(Progress(check.name, check.code, check.group, sample)),
+        on_start=lambda _, check, sample: tell(Progress(check.name, check.code, check.group, sample)),
         is_explained=not is_noting,
     )
     tell(dict(report.sources))
