@@ -95,6 +95,10 @@ def op(self, /, x, y, *more):
 
 def call(x, y):
     \"\"\"source::multiply(...) by way of the dispatcher.\"\"\"
+    if x is None:
+        refuse_none('x')
+    if y is None:
+        refuse_none('y')
     return overload(x, y)
 
 
@@ -322,6 +326,8 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
 
 def call(x, weight=None, n=2, *, eps=1e-06):
     \"\"\"source::norm(...) by way of the dispatcher.\"\"\"
+    if x is None:
+        refuse_none('x')
     if isinstance(n, Tensor):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
@@ -610,6 +616,10 @@ def op(self, /, values, step, *more):
 
 def call(values, step):
     \"\"\"source::add_all_(...) by way of the dispatcher.\"\"\"
+    if type(values) not in (list, tuple):
+        refuse_subclass('values', values)
+    if step is None:
+        refuse_none('step')
     return overload(values, step)
 
 
