@@ -109,6 +109,54 @@ def fms():
     }
 
 
+def moe_training():
+    """Quantize for a mixture of experts: ops with `Tensor = None` and kernels for GPUs only, so the fakes run."""
+    with importing():
+        from torchao.prototype import moe_training  # noqa: F401
+
+    x, offsets = torch.empty(64, 64, device="meta"), torch.empty(2, dtype=torch.int32, device="meta")
+    names = ["mxfp8_quantize_2d_1x32_cutedsl", "mxfp8_quantize_2d_32x1_cutedsl", "mxfp8_quantize_2d_1x32_flydsl"]
+    ops = [getattr(torch.ops.torchao, name) for name in names]
+    results = {
+        "omitted": [op(x) for op in ops],
+        "given": [op(x, offs=offsets) for op in ops],
+        "compiled": [compiled(op)(x, offs=offsets) for op in ops],
+    }
+    return [f"torchao::{name}" for name in names], results
+
+
+def nvalchemiops():
+    """Compute energies of atoms: ops of generated schemas, whose kernels hide their parameters behind `wraps`."""
+    with importing():
+        from nvalchemiops.torch import neighbors, spline
+        from nvalchemiops.torch.interactions.electrostatics import coulomb
+
+    positions, charges = drawn(5, 3).detach().frac().abs().requires_grad_(), drawn(5, seed=1)
+    cell = torch.eye(3, dtype=torch.float64).mul(2).requires_grad_()
+
+    def spread(positions):
+        return spline.spline_spread(positions, charges, cell, (4, 4, 4))
+
+    mesh, by_dynamo = spread(positions), compiled(spread)(positions)
+    forces, *_ = recorded = torch.autograd.grad(mesh.square().sum(), (positions, charges, cell), create_graph=True)
+    periodic = torch.ones(1, 3, dtype=torch.bool)
+    found = neighbors.neighbor_list(positions.detach(), 3.0, cell.detach()[None], periodic, max_neighbors=100)
+    energies = coulomb.coulomb_energy(
+        positions, charges, cell[None], 3.0, 0.3, neighbor_matrix=found[0], neighbor_matrix_shifts=found[2]
+    )
+    ops = ["spline_spread", "spline_gather_gradient", "_naive_neighbor_matrix_pbc", "_coulomb_energy_matrix"]
+    return [f"nvalchemiops::{name}" for name in ops], {
+        "mesh": mesh,
+        "backward": recorded,
+        "second_backward": gradients(forces, positions, charges),
+        "compiled": by_dynamo,
+        "compiled_backward": gradients(by_dynamo, positions),
+        "neighbors": [*found],
+        "energies": energies,
+        "forces": gradients(energies, positions, charges),
+    }
+
+
 @contextlib.contextmanager
 def importing():
     """Exit with NOT_IMPORTED if an import of the body raises."""
@@ -120,7 +168,9 @@ def importing():
 
 
 def plain(value):
-    """Return `value` with a list of numbers for each tensor."""
+    """Return `value` with a list of numbers for each tensor, and what it is known by for one without numbers."""
+    if isinstance(value, torch.Tensor) and value.is_meta:
+        return str(value.dtype), value.shape, value.stride()
     if isinstance(value, torch.Tensor):
         return value.tolist()
     return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
@@ -140,7 +190,13 @@ def is_ours(name):
     return registry.find_record(name) is not None
 
 
-FLOWS = {"torchao": torchao, "transformers": transformers, "fms": fms}
+FLOWS = {
+    "torchao": torchao,
+    "torchao.prototype.moe_training": moe_training,
+    "transformers": transformers,
+    "fms": fms,
+    "nvalchemiops": nvalchemiops,
+}
 
 if __name__ == "__main__":
     if sys.argv[2:] == ["replaced"]:
