@@ -19,8 +19,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
-pygments_style = "friendly"
-pygments_dark_style = "native"
+pygments_dark_style = "a11y-dark"  # accessible-pygments, as the style that furo chooses for light pages
 smartquotes_action = "D"  # dashes only: quotes in messages stay unchanged
 
 myst_enable_extensions = ["attrs_inline"]

@@ -242,11 +242,15 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("selector", ["article p", "a.card span", "a.card small", "article h1"])
+TEXTS = [("gallery/index.html", "body", text) for text in ("article p", "a.card span", "a.card small", "article h1")]
+TEXTS += [("index.html", ".highlight", f".highlight .{token}") for token in ("c1", "kn", "mf", "mi", "nd", "nn")]
+
+
+@pytest.mark.parametrize(("page", "ground", "selector"), TEXTS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_light_and_dark(chromium, site, scheme, selector):
-    show(chromium, site, "gallery/index.html", scheme=scheme)
-    ground = luminance(chromium.find_element("css selector", "body").value_of_css_property("background-color"))
+def test_text_is_readable_in_light_and_dark(chromium, site, scheme, page, ground, selector):
+    show(chromium, site, page, scheme=scheme)
+    ground = luminance(chromium.find_element("css selector", ground).value_of_css_property("background-color"))
     text = luminance(chromium.find_element("css selector", selector).value_of_css_property("color"))
 
     assert (scheme == "dark") == (ground < 0.5)
