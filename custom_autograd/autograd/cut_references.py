@@ -2,8 +2,8 @@
 
 PyTorch shows a cut: the result of `x.detach().sin()` does not require a gradient. The result of an op does, so its
 derived backward has to look. An input that is not reached may also have no influence, and then zero is right. So the
-reference runs once more with the graph kept through `detach`, `.data`, `no_grad` and reads of values: what is reached
-only then was cut.
+reference runs once more with the graph kept through `detach`, `.data`, `no_grad`, `inference_mode` and reads of values:
+what is reached only then was cut.
 """
 
 from __future__ import annotations
@@ -108,15 +108,16 @@ class _Uncut(TorchFunctionMode):
             return func(*[one.detach() if isinstance(one, Tensor) else one for one in args], **(kwargs or {}))
         if not given or torch.is_grad_enabled():
             return func(*args, **(kwargs or {}))
+        cut = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
         try:
-            with torch.enable_grad():
+            with torch.inference_mode(False):  # it enables gradients as well
                 result = func(*args, **(kwargs or {}))
         except RuntimeError:  # it writes to an `out=`, which nothing is recorded of
-            self.cuts["torch.no_grad"] = None
+            self.cuts[cut] = None
             self.read += given
             return func(*args, **(kwargs or {}))
         if any(tensor.requires_grad for tensor in tensors_in([result])):
-            self.cuts["torch.no_grad"] = None
+            self.cuts[cut] = None
         return result
 
 

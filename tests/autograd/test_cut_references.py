@@ -16,6 +16,12 @@ def without_grad(x):
         return x.exp()
 
 
+def in_inference_mode(x):
+    with torch.inference_mode():
+        y = x.exp()
+    return y.clone()
+
+
 def into_buffer(x):
     buffer = torch.empty_like(x)
     with torch.no_grad():
@@ -27,6 +33,7 @@ CUTS = {
     "detach": lambda x: x.detach().exp(),
     "data": lambda x: x.data * 2,
     "no_grad": without_grad,
+    "inference_mode": in_inference_mode,
     "out= under no_grad": into_buffer,
     "NumPy": lambda x: torch.from_numpy(x.detach().numpy() * 2),
     "item": lambda x: x.sum().item() * torch.ones(3),
