@@ -41,7 +41,7 @@ def check_reached(
         reference: of the op.
         names: of the inputs that the primals are, or are elements of.
         recompute: primals -> outputs, by the reference.
-        primals: inputs that require a gradient.
+        primals: inputs that require a gradient, now or in a second derivative.
         outputs: of `recompute`, as it is.
         are_visible: a caller sees one of the outputs; hidden ones, such as indices, may depend on no input.
 

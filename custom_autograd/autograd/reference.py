@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
@@ -50,48 +50,60 @@ def reference_gradients(
     """
     wanted = {name: _tensors(values[name], need) for name, need in needs.items()}
     primals = [tensor for tensors in wanted.values() for tensor in tensors]
+    others = _others(plan.uncovered, needs, values)
+    watched = {name: _tensors(values[name], need) for name, need in others.items()}
     incoming = tensors_in(list(grads.values()))
 
     def recompute(*replacements: Tensor) -> tuple[Tensor, ...]:
         remaining = iter(replacements)
         replaced = dict(values)
-        replaced.update({name: _replace(values[name], need, remaining) for name, need in needs.items()})
+        for given in (needs, others):
+            replaced.update({name: _replace(replaced[name], need, remaining) for name, need in given.items()})
         results = call_reference(plan.declaration, reference, replaced)
         return tuple(output for name, its in grads.items() for output in _matching(results.get(name), its))
 
     if not primals or not incoming:
         return {name: _spread(need, iter(())) for name, need in needs.items()}
-    names = [name for name, tensors in wanted.items() for _ in tensors]
+    names = [name for given in (wanted, watched) for name, tensors in given.items() for _ in tensors]
     are_visible = any(grads.get(name) is not None for name in plan.declaration.schema.visible_results)
     check = partial(check_reached, plan.declaration, reference, names, recompute, are_visible=are_visible)
     is_open = transforms.is_transforming() and not IS_IN_JVP.get()
     needs_level = torch.compiler.is_dynamo_compiling() or is_open
     find = _gradients_under_transforms if needs_level else _gradients
-    remaining = iter(find(recompute, check, primals, incoming))
+    remaining = iter(find(recompute, check, primals, [one for its in watched.values() for one in its], incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}
 
 
 def _gradients(
-    recompute: Recompute, check: Callable[..., None], primals: list[Tensor], incoming: list[Tensor]
+    recompute: Recompute,
+    check: Callable[..., None],
+    primals: list[Tensor],
+    others: list[Tensor],
+    incoming: list[Tensor],
 ) -> Sequence[Tensor | None]:
     """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
     with transforms.gradients_recorded(), nullcontext() if is_recording else without_hooks():
-        aliases = [tensor.view_as(tensor) for tensor in primals]
+        aliases = [tensor.view_as(tensor) for tensor in (*primals, *others)]
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
         computed = recompute(*aliases)
         pairs = [pair for pair in zip(computed, incoming, strict=True) if pair[0].requires_grad]
         found: Sequence[Tensor | None] = [None] * len(primals)
         if pairs:
             outputs, gradients = zip(*pairs, strict=True)
-            found = torch.autograd.grad(outputs, aliases, gradients, create_graph=is_recording, allow_unused=True)
-        if len(pairs) < len(computed) or any(one is None for one in found):
+            asked = aliases[: len(primals)]
+            found = torch.autograd.grad(outputs, asked, gradients, create_graph=is_recording, allow_unused=True)
+        if others or len(pairs) < len(computed) or any(one is None for one in found):
             check(aliases, computed)
         return found
 
 
 def _gradients_under_transforms(
-    recompute: Recompute, check: Callable[..., None], primals: list[Tensor], incoming: list[Tensor]
+    recompute: Recompute,
+    check: Callable[..., None],
+    primals: list[Tensor],
+    others: list[Tensor],
+    incoming: list[Tensor],
 ) -> Sequence[Tensor | None]:
     """Return the gradients, computed at a separate functorch level.
 
@@ -100,6 +112,7 @@ def _gradients_under_transforms(
     """
 
     def checked(*replacements: Tensor) -> tuple[Tensor, ...]:
+        replacements += tuple(transforms.require_gradient(tensor.view_as(tensor)) for tensor in others)
         computed = recompute(*replacements)
         if not torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace the question
             check(replacements, computed)
@@ -167,6 +180,23 @@ def _tensors(value: Any, need: Any) -> list[Tensor]:
     if isinstance(need, (list, tuple)):
         return [item for item, one in zip(value, need, strict=True) if one]
     return [value] if need else []
+
+
+def _others(names: Iterable[str], needs: ByName, values: ByName) -> dict[str, Any]:
+    """Return the inputs without a wanted gradient that a second derivative may be asked for, in the form of `needs`."""
+    if not torch.is_grad_enabled() or torch.compiler.is_dynamo_compiling():
+        return {}
+    found: dict[str, Any] = {}
+    for name in names:
+        value, need = values[name], needs.get(name)
+        if isinstance(value, (list, tuple)):
+            pairs = zip(value, need or [False] * len(value), strict=True)
+            found[name] = [
+                not one and item is not None and transforms.is_recorded_anywhere(item) for item, one in pairs
+            ]
+        else:
+            found[name] = not need and value is not None and transforms.is_recorded_anywhere(value)
+    return found
 
 
 def _replace(value: Any, need: Any, replacements: Iterator[Tensor]) -> Any:

@@ -76,6 +76,13 @@ def is_recorded(tensor: Tensor) -> bool:
     return unwrapped(tensor).requires_grad
 
 
+def is_recorded_anywhere(tensor: Tensor) -> bool:
+    """Return True if a tensor requires a gradient at any level of transforms."""
+    while is_wrapped(tensor) and not tensor.requires_grad:
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
 def without_history(tensor: Tensor) -> Tensor:
     """Return a tensor without what is recorded below all transforms, with its tangent: `detach` would drop that too."""
     with torch.no_grad(), forward_mode_enabled(True):

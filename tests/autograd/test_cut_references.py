@@ -75,6 +75,7 @@ def recorded(f):
 
 
 X = torch.tensor([0.5, 1.0, 2.0])
+LEAF, LEAF_2 = X.clone().requires_grad_(), X.clone().requires_grad_()
 WAYS = {
     "eager": eager,
     "recorded": recorded,
@@ -136,6 +137,23 @@ def test_a_cut_beside_a_connection_is_as_in_pytorch(function, way):
 def test_a_derived_tangent_raises(cut):
     with pytest.raises(GradientUnavailable, match="the reference is cut from it"):
         torch.func.jvp(declare(CUTS[cut]), (X,), (X,))
+
+
+SECOND = {
+    "recorded": lambda f: torch.autograd.grad(f(LEAF, LEAF_2).sum(), LEAF, create_graph=True)[0].sum().backward(),
+    "func.grad": lambda f: torch.func.grad(lambda y: torch.func.grad(lambda x: f(x, y).sum())(X).sum())(X),
+    "func.jacrev": lambda f: torch.func.jacrev(lambda y: torch.func.jacrev(lambda x: f(x, y).sum())(X).sum())(X),
+}
+"""The derivative along the second input of the gradient of the first."""
+
+
+@pytest.mark.parametrize("way", SECOND)
+@pytest.mark.parametrize("cut", ["detach", "no_grad", "inference_mode", "tolist"])
+def test_a_second_derivative_raises(cut, way):
+    op = declare(lambda x, y: x * CUTS[cut](y), "(Tensor x, Tensor y) -> Tensor")
+
+    with pytest.raises(GradientUnavailable, match="the gradient of 'y' is asked for, and the reference is cut from it"):
+        SECOND[way](op)
 
 
 def test_a_cut_of_one_of_two_results_raises():
