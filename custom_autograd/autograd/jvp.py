@@ -154,7 +154,9 @@ class Jvp:
                     raise self.origin().error(
                         GradientUnavailable,
                         f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
-                        do=f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
+                        do=f"register_jvp, or where it is always zero, a backward that returns None for '{name}'"
+                        if name in self.plan.uncovered
+                        else f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
                         "backward in differentiable operations",
                     )
                 products.append((sum_to_shape(gradient, one.shape), one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from custom_autograd.core.argument_types import example_of
 from custom_autograd.core.errors import KernelError, Origin
@@ -14,13 +15,16 @@ REFUSAL = re.compile(
 )
 
 
-def error_of_type(origin: Origin, operator: str, error: Exception) -> KernelError | None:
+def error_of_type(
+    origin: Origin, operator: str, error: Exception, examples: Mapping[str, str] | None = None
+) -> KernelError | None:
     """Return the error of a call whose argument has the wrong type; None if the exception is about anything else.
 
     Args:
         origin: of the op or the kernel.
         operator: its name in the dispatcher, "namespace::name".
         error: what the dispatcher raised.
+        examples: by argument, a value that it takes; None if its type is all that is known.
     """
     told = REFUSAL.match(str(error))
     if told is None or told["op"] != operator:
@@ -31,11 +35,13 @@ def error_of_type(origin: Origin, operator: str, error: Exception) -> KernelErro
         f"argument '{name}' has the wrong type",
         expected=expected,
         found=f"{told['found']}: {value}",
-        do=f"pass torch.as_tensor({name})" if expected.endswith("Tensor") else f"pass {_example(expected)}",
+        do=f"pass torch.as_tensor({name})"
+        if expected.endswith("Tensor")
+        else f"pass {examples[name] if examples else _example(expected)}, for example",
     )
 
 
 def _example(expected: str) -> str:
     """Return a value of a type as TorchScript spells it: `Optional[list[int]]`, `number`."""
     element = re.findall(r"\w+", expected)[-1]
-    return example_of({"number": "Scalar"}.get(element, element) + "[]" * ("list[" in expected)) + ", for example"
+    return example_of({"number": "Scalar"}.get(element, element) + "[]" * ("list[" in expected))

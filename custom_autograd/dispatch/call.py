@@ -63,7 +63,9 @@ def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
     """Return what raises KernelError for an exception of the dispatcher about the type of an argument of this op."""
 
     def refuse(error: Exception) -> None:
-        told = error_of_type(record.declaration.origin(), str(record.dispatcher_name).partition(".")[0], error)
+        examples = {argument.name: argument.example for argument in record.declaration.schema.arguments}
+        operator = str(record.dispatcher_name).partition(".")[0]
+        told = error_of_type(record.declaration.origin(), operator, error, examples)
         if told is not None:
             raise told from None
 

@@ -399,6 +399,23 @@ KernelError: words::repeated: argument 'n' has the wrong type
     )
 
 
+def padded(x: Tensor, widths: tuple[int, int]) -> Tensor:
+    return torch.nn.functional.pad(x, widths)
+
+
+def test_a_string_in_a_pair_of_ints():
+    op = custom_op("words::padded", padded, replace=True)
+    assert_expected_inline(
+        message(lambda: op(ONES, (1, "2"))),
+        """\
+KernelError: words::padded: argument 'widths' has the wrong type
+  expected   list[int]
+  found      list: [1, '2']
+  declared   FILE.py:LINE
+  do         pass (3, 3), for example""",
+    )
+
+
 def test_a_list_for_a_tensor():
     op = custom_op("words::copied", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
     assert_expected_inline(

@@ -721,6 +721,17 @@ GradientUnavailable: words::constant: the op cannot derive forward mode: the gra
     )
 
 
+def test_jvp_of_a_reference_whose_gradient_is_zero():
+    op = custom_op("words::rounded", lambda x: x.round(), schema="(Tensor x) -> Tensor", reference=True)
+    assert_expected_inline(
+        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
+        """\
+GradientUnavailable: words::rounded: the op cannot derive forward mode: the gradient of 'x' is not differentiable
+  declared   FILE.py:LINE
+  do         register_jvp, or where it is always zero, a backward that returns None for 'x'""",
+    )
+
+
 def test_hidden_tangent_that_is_not_known():
     op = custom_op("words::half_known", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
     op.register_backward(lambda grad, rstd: 3 * grad * rstd)
