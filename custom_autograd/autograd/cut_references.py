@@ -32,6 +32,7 @@ def check_reached(
     primals: Sequence[Tensor],
     outputs: Sequence[Tensor],
     *,
+    wanted: int,
     are_visible: bool,
 ) -> None:
     """Raise if the gradients of a reference miss something that its results depend on.
@@ -43,6 +44,7 @@ def check_reached(
         recompute: primals -> outputs, by the reference.
         primals: inputs that require a gradient, now or in a second derivative.
         outputs: of `recompute`, as it is.
+        wanted: how many of the primals, the first ones, have a gradient now.
         are_visible: a caller sees one of the outputs; hidden ones, such as indices, may depend on no input.
 
     Raises:
@@ -59,10 +61,13 @@ def check_reached(
     for before, result in zip(reached, results, strict=True):
         lost |= set() if before else _reached([result], again)
     if lost:
-        raise _error(declaration, reference, names[min(lost)], "the reference is cut from it", ", ".join(uncut.cuts))
+        name = names[min(lost)]
+        asked = f"the gradient of '{name}' is" if min(lost) < wanted else f"a second derivative along '{name}' may be"
+        problem = f"{asked} asked for, and the reference is cut from it"
+        raise _error(declaration, reference, name, problem, ", ".join(uncut.cuts))
     if are_visible and not everywhere and all(tensor.numel() for tensor in (*primals, *outputs)):
-        problem, found = "no result of the reference depends on it", "results that do not require a gradient"
-        raise _error(declaration, reference, names[0], problem, found)
+        problem = f"the gradient of '{names[0]}' is asked for, and no result of the reference depends on it"
+        raise _error(declaration, reference, names[0], problem, "results that do not require a gradient")
 
 
 def _reached(outputs: Iterable[Tensor], primals: Sequence[Tensor]) -> set[int]:
@@ -126,7 +131,7 @@ def _error(
 ) -> GradientUnavailable:
     return declaration.origin(f"{location_of(reference)}, reference").error(
         GradientUnavailable,
-        f"the gradient of '{name}' is asked for, and {problem}",
+        problem,
         expected=f"differentiable PyTorch operations from '{name}' to the result",
         found=found,
         do=f"register_backward, or declare what has no gradient: non_differentiable=({name!r},)",

@@ -66,7 +66,9 @@ def reference_gradients(
         return {name: _spread(need, iter(())) for name, need in needs.items()}
     names = [name for given in (wanted, watched) for name, tensors in given.items() for _ in tensors]
     are_visible = any(grads.get(name) is not None for name in plan.declaration.schema.visible_results)
-    check = partial(check_reached, plan.declaration, reference, names, recompute, are_visible=are_visible)
+    check = partial(
+        check_reached, plan.declaration, reference, names, recompute, wanted=len(primals), are_visible=are_visible
+    )
     is_open = transforms.is_transforming() and not IS_IN_JVP.get()
     needs_level = torch.compiler.is_dynamo_compiling() or is_open
     find = _gradients_under_transforms if needs_level else _gradients
