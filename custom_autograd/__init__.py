@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         VmapUnavailable,
     )
     from custom_autograd.core.samples import Sample
-    from custom_autograd.dispatch.direct_calls import through_dispatcher
+    from custom_autograd.dispatch.proofs import through_dispatcher
     from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.graph.checkpointing import checkpointing
     from custom_autograd.graph.inspection import inspect
@@ -81,7 +81,7 @@ _HOMES = {
     "on_backward_end": "graph.backward_end",
     "save_program": "programs",
     "saving": "graph.saving",
-    "through_dispatcher": "dispatch.direct_calls",
+    "through_dispatcher": "dispatch.proofs",
     "triton_op": "triton_ops",
     "validation": "values.validation",
     "wrap_triton": "triton_ops",

@@ -48,8 +48,8 @@ def generated_python(monkeypatch):
     """Calls run generated Python, as where there is no C++ compiler."""
     monkeypatch.setattr(NativeCalls, "are_learnt", False)
     for record in all_records():
-        if record.direct_calls is not None:
-            record.direct_calls.forget()
+        if record.proofs is not None:
+            record.proofs.forget()
 
 
 @pytest.fixture(params=["native", "generated"])

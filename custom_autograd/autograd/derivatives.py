@@ -133,8 +133,8 @@ class Derivatives:
 
     def known_of(self, ctx: Any) -> ByName:
         """Return metadata by name: what forward kept, or the graph's metadata of strided tensors in an eager call."""
-        if hasattr(ctx, "known"):
-            kept: ByName = ctx.known
+        kept: ByName | None = getattr(ctx, "known", None)
+        if kept is not None:
             return kept
         schema = self.plan.declaration.schema
         layout = getattr(ctx, "layout", None)

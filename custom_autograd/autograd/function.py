@@ -61,34 +61,47 @@ class FunctionWriter:
         source, schema = self.source, self.schema
         source.line("@$staticmethod")
         with source.block(f"def forward({', '.join(self.parameters())})"):
-            if self.has_lists:
-                source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
-            if self.mutated:
-                with source.block("if not $in_place"):
-                    source.line(f"{', '.join(self.mutated)}, = $below($copies, {tuple_of(self.mutated)})")
-            targets = ", ".join(self._target(index) for index in range(len(schema.outputs)))
-            call = f"$continue_below($overload, {pass_on(schema)})"
-            source.line(f"{targets} = {call}" if targets else call)
-            self._write_views_cut()
-            if self.has_lists:
-                source.line(f"return $layout.flatten_outputs({tuple_of(self.results)}, {self.list_flags()})")
-            else:
-                source.line(f"return {self.results[0] if len(self.results) == 1 else tuple_of(self.results)}")
+            self.write_lists()
+            self.write_copies()
+            source.line(f"{self.targets()}$below($overload, {pass_on(schema)})")
+            self.write_views_cut()
+            source.line(f"return {self.flat_results()}")
 
-    def _write_views_cut(self) -> None:
+    def write_lists(self) -> None:
+        """Write that lists are put together again."""
+        if self.has_lists:
+            self.source.line(f"{', '.join(self.inputs)}, = $restore_lists($flat, $layout.inputs)")
+
+    def write_copies(self) -> None:
+        """Write that written arguments are copied unless they are written in place."""
+        if self.mutated:
+            with self.source.block("if not $in_place"):
+                self.source.line(f"{', '.join(self.mutated)}, = $below($copies, {tuple_of(self.mutated)})")
+
+    def targets(self) -> str:
+        """Return source of what the result of the call is assigned to."""
+        outputs, fresh = self.schema.outputs, self.schema.fresh_outputs
+        names = ", ".join(output.name if output in fresh else "$_" for output in outputs)
+        return f"{names} = " if names else ""
+
+    def write_views_cut(self) -> None:
         """Write that no result is a view of a temporary: tangents of views would have to be laid out as those."""
         fresh = [output.name for output in self.schema.fresh_outputs if output.type.startswith("Tensor")]
         if fresh and not self.schema.is_view:
-            with self.source.block("if $is_forward_mode()"):
+            with self.source.block(
+                "if $forward_ad._current_level >= 0 or ($is_transforming() and $has_forward_transform())"
+            ):
                 self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
+
+    def flat_results(self) -> str:
+        """Return source of what a node returns: one tensor, or all, with lists spread out."""
+        if self.has_lists:
+            return f"$layout.flatten_outputs({tuple_of(self.results)}, {self.list_flags()})"
+        return self.results[0] if len(self.results) == 1 else tuple_of(self.results)
 
     def parameters(self) -> list[str]:
         """Return what `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
         return [*self.lead, *(["*$flat"] if self.has_lists else self.inputs)]
-
-    def _target(self, index: int) -> str:
-        output = self.schema.outputs[index]
-        return output.name if output in self.schema.fresh_outputs else "$_"
 
     def list_flags(self) -> str:
         """Return source of a tuple: which results are lists."""
@@ -99,18 +112,28 @@ class FunctionWriter:
         source.line("@$staticmethod")
         with source.block("def setup_context($ctx, $inputs, $output)"):
             self._unpack_call()
-            if self.mutated:
-                with source.block("if $in_place"):
-                    source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(self.mutated)}))")
+            self.write_dirty()
             self.write_context(keeps_metadata=True)
-            hidden = [
-                o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable
-            ]
-            if hidden and self.plan.drop_in is None:
-                source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
+            self.write_hidden_check()
             with source.block("if $has_tangent(*$inputs)"):
-                results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
-                source.line(f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})")
+                source.line(self.kept_for_jvp())
+
+    def write_dirty(self) -> None:
+        """Write that written arguments are marked as such."""
+        if self.mutated:
+            with self.source.block("if $in_place"):
+                self.source.line(f"$ctx.mark_dirty(*$tensors_in({tuple_of(self.mutated)}))")
+
+    def write_hidden_check(self) -> None:
+        """Write that reverse mode over a hidden output whose tangent is unknown is refused."""
+        hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
+        if hidden and self.plan.drop_in is None:
+            self.source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
+
+    def kept_for_jvp(self) -> str:
+        """Return source that keeps what the jvp reads."""
+        results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
+        return f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})"
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""

@@ -1,24 +1,26 @@
-"""Writes the node of a call that needs no dispatcher: its forward for one kernel, in straight lines.
+"""Writes the forward of the nodes of an op, in straight lines, and their quick backward.
 
-The node is that of the generated Function (function.py), with the same name and the same attributes on ctx. Its
-forward runs the kernel itself. Its backward is the quick one (quick_backward.py), where there is one.
+The nodes are those of the generated Function (function.py). Its `forward` and `setup_context` are one function here,
+which takes ctx: torch runs that in half the time. Eager passes run the quick backward (quick_backward.py), where there
+is one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.autograd.native_nodes import keeps_metadata, uses_own_context
 from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.autograd.quick_backward import QuickWriter
 from custom_autograd.autograd.quick_gradients import ReadingWriter
-from custom_autograd.calls.kernel_call import write_call_or_another
-from custom_autograd.calls.passing import call_kernel
-from custom_autograd.calls.reading import write_reading
+from custom_autograd.calls.passing import pass_on
 from custom_autograd.calls.source import Source, tuple_of
+from custom_autograd.core.schema import Output
 
 
 class NodeWriter:
-    """Writes the node of one op; of one that mutates, which always needs the dispatcher, the quick backward only.
+    """Writes the nodes of one op.
 
     Attributes:
         has_native_quick: native nodes need a quick backward of their own.
@@ -37,26 +39,15 @@ class NodeWriter:
         self.has_native_quick = has_native_quick
 
     def write(self) -> None:
-        """Write `$quick`, and `$make_node`, which makes the forward for a kernel."""
+        """Write `$quick`, and `$record`, the forward of a node."""
         has_quick = self._write_quick()
         if has_quick:
             self.source.lines("", "")
         if self.has_native_quick:
             self._write_native_quick()
-        if self.schema.mutated_arguments:
-            return
-        source = self.source
-        with source.block("def $make_node($function)"):
-            source.line('"""The forward of a call that needs no dispatcher, for one kernel."""')
-            source.line()
-            with source.block(f"def $forward({', '.join(['$ctx', *self.function.parameters()])})"):
-                self._write_forward(keeps_facts=has_quick and self.plan.drop_in is None)
-            source.line()
-            source.line("return $forward")
-        source.lines("", "")
-        if self.function.has_lists:
-            self._write_list_apply()
-            source.lines("", "")
+        with self.source.block(f"def $record({', '.join(['$ctx', *self.function.parameters()])})"):
+            self._write_forward(keeps_facts=has_quick and self.plan.drop_in is None)
+        self.source.lines("", "")
 
     def _write_native_quick(self) -> None:
         """Write the quick backward of native nodes; they run a rule that takes one gradient by themselves."""
@@ -67,7 +58,7 @@ class NodeWriter:
     def _write_quick(self) -> bool:
         """Write a quick backward; returns False if the op can have none."""
         if self.plan.drop_in is not None:
-            has_one = uses_own_context(self.plan) and not self.schema.mutated_arguments
+            has_one = uses_own_context(self.plan) and not self.schema.mutated_arguments and not self.is_strict
             if has_one:
                 self._write_quick_drop_in()
             return has_one
@@ -78,47 +69,88 @@ class NodeWriter:
         return self.quick.is_possible
 
     def _write_forward(self, *, keeps_facts: bool) -> None:
-        source, results = self.source, self.function.results
-        if self.function.has_lists:
-            source.line(f"{', '.join(self.function.inputs)}, = $restore_lists($flat, $layout.inputs)")
-        write_call_or_another(source, call_kernel(self.schema))
-        if self.schema.may_return_inputs:
-            source.line("$read_result = $read_recorded")
-        write_reading(source, self.schema, str(self.is_checked))
-        source.line(f"{', '.join(results)} = $result")
-        if self.function.has_lists:
+        source, function = self.source, self.function
+        given = {name: f"$given${name}" if name in function.mutated else name for name in function.differentiable}
+        source.line("($keys, $is_odd), $remaining.keys = $remaining.keys, $NONE_LEFT")
+        function.write_lists()
+        for name in function.mutated:  # a tangent belongs to what was given, and not to the copy that is written to
+            source.line(f"$given${name} = {name}")
+        function.write_copies()
+        self._write_call()
+        function.write_views_cut()
+        source.line(f"$output = {function.flat_results()}")
+        self._write_oddity()
+        if function.has_lists:
             source.line("$ctx.layout = $layout")
-            source.line(f"$output = $layout.flatten_outputs({tuple_of(results)}, {self.function.list_flags()})")
-        if self.plan.drop_in is not None and uses_own_context(self.plan):
-            self._write_own_context()
-        else:
-            if self.plan.drop_in is not None or not self.function.saves_always():
+        function.write_dirty()
+        self._write_context()
+        if keeps_facts:
+            self.reading.write_facts()
+        self.reading.write_integers()
+        function.write_hidden_check()
+        self._write_tangents(given)
+        source.line("return $output")
+
+    def _write_call(self) -> None:
+        """Write the call below the Autograd key: of the next level from the top, else of the keys that remain."""
+        source, function = self.source, self.function
+        passed = pass_on(self.schema)
+        with source.block("if $is_transforming() or ($is_odd and $is_functionalizing())"):
+            source.line(f"{function.targets()}$below($overload, {passed})")
+        with source.block("else"), source.block("with $below_autograd()"):
+            source.line(f"{function.targets()}$redispatch($keys, {passed})")
+
+    def _write_oddity(self) -> None:
+        """Write that the node is odd if a tensor is: the graph does not know all that the backward has to."""
+        fresh = [output for output in self.schema.fresh_outputs if output.holds_tensors]
+        odd = ["$is_odd", *(self._is_odd(output) for output in fresh)]
+        with self.source.block(f"if {' or '.join(odd)}"):
+            self.source.line("$ctx.is_odd = True")
+            if not self.keeps_metadata:
+                self.source.line(f"$ctx.known = {self.function.metadata()}")
+
+    @staticmethod
+    def _is_odd(output: Output) -> str:
+        if output.type == "Tensor":
+            return f"$type({output.name}) is not $Tensor or {output.name}.layout is not $strided"
+        return f"$are_odd({output.name})"
+
+    def _write_context(self) -> None:
+        """Write what the node keeps of a call; a drop-in rule takes torch's own ctx in an eager call, if it can."""
+        source, plan = self.source, self.plan
+        if plan.drop_in is None:
+            if not self.function.saves_always():
                 self.function.unpack_needs()
             self.function.write_context(keeps_metadata=self.keeps_metadata)
-            if keeps_facts:
-                self.reading.write_facts()
-            self.reading.write_integers()
-        source.line(f"return {'$output' if self.function.has_lists else '$result'}")
+            return
+        if not uses_own_context(plan) or self.schema.mutated_arguments or self.is_strict:
+            self.function.unpack_needs()
+            self.function.write_context(keeps_metadata=self.keeps_metadata)
+            return
+        with source.block("if $ctx.is_odd or $forward_ad._current_level >= 0 or $is_transforming()"):
+            self.function.unpack_needs()
+            self.function.write_context(keeps_metadata=self.keeps_metadata)
+        with source.block("else"):
+            self._write_own_context()
 
-    def _write_list_apply(self) -> None:
-        """Write `apply` for ops with lists: spread them out, and gather the results again."""
-        source, schema, results = self.source, self.schema, self.function.results
-        with source.block("def $spread($apply_node)"):
-            with source.block(f"def $apply({', '.join(schema.argument_names)})"):
-                flags = tuple_of([str(argument.is_tensor_list) for argument in schema.arguments])
-                source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")
-                source.line("$layout = $Layout($lengths)")
-                source.line("$results = $apply_node($layout, *$flat)")
-                source.line(f"{', '.join(results)}, = $restore_lists($results, $layout.outputs)")
-                source.line(f"return {results[0] if len(results) == 1 else tuple_of(results)}")
-            source.line("return $apply")
+    def _write_tangents(self, given: Mapping[str, str]) -> None:
+        """Write what the jvp reads, where an input has a tangent."""
+        source, function = self.source, self.function
+        values = [f"*({one} or ())" if function.is_list(name) else one for name, one in given.items()]
+        with source.block("if $forward_ad._current_level >= 0 or $is_transforming()"):
+            source.line(f"$tangents = $find_tangents({', '.join(values)})")
+            with source.block("if $tangents"):
+                if not self.keeps_metadata:
+                    with source.block("if $ctx.known is None"):
+                        source.line(f"$ctx.known = {function.metadata()}")
+                source.line(function.kept_for_jvp())
 
     def _write_quick_drop_in(self) -> None:
         """Write the call of the rule with torch's own ctx; the engine checks what it returns."""
         source, inputs, grads = self.source, self.function.inputs, self.function.incoming()
         lazy = [f"({name} is not None and ({name}.is_neg() or {name}.is_conj()))" for name in grads.split(", ")]
         with source.block(f"def $quick($ctx, {grads})"):
-            odd = [*lazy, f"$hasattr($ctx, '{SAVED_VALUES}')", "not $is_whole_backward()"]
+            odd = ["$ctx.is_odd", *lazy, f"$hasattr($ctx, '{SAVED_VALUES}')", "not $is_whole_backward()"]
             with source.block(f"if {' or '.join(odd)}"):
                 source.line(f"return $backward($ctx, {grads})")
             with source.block("try"):
@@ -138,6 +170,7 @@ class NodeWriter:
         """Run the setup_context of a drop-in rule on torch's own ctx."""
         source, drop_in = self.source, self.plan.drop_in
         if drop_in is None or drop_in.setup_context is None:
+            source.line("pass")
             return
         outputs = [output.name for output in self.schema.outputs]
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)

@@ -111,6 +111,8 @@ def members_of(facts: NodeFacts) -> dict[str, Any]:  # Any: attributes of a clas
         "__name__": facts.name,
         "__repr__": text,
         "op": OpOfNode(),
+        "known": None,
+        "is_odd": False,
         **{SAVED + one.name: SavedAttribute(one.name) for one in facts.saved},
         **{SAVED + name: KeptAttribute(name) for name in facts.kept},
     }

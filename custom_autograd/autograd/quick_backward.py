@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from custom_autograd.autograd.derivatives import BEFORE_RULES
 from custom_autograd.autograd.function import FunctionWriter, grad_of, needs_of
 from custom_autograd.autograd.quick_gradients import ReadingWriter
 from custom_autograd.calls.source import Source
@@ -98,8 +97,8 @@ class QuickWriter:
         with source.block(f"def {name}({parameters})"):
             if not self.is_native:
                 function.unpack_grads()
-                function.unpack_needs(f"($ctx.needs_input_grad if $is_whole_backward() else {function.needed()})")
-            oddities = self._oddities()
+                function.unpack_needs(self._needed())
+            oddities = [*([] if self.is_native else ["$ctx.is_odd"]), *self._oddities()]
             if oddities:
                 with source.block(f"if {' or '.join(oddities)}"):
                     source.line("return $NotImplemented" if self.is_native else f"return $backward({self._ctx()})")
@@ -109,6 +108,11 @@ class QuickWriter:
             for index, rule in enumerate(self.plan.rules):
                 self._write_rule(index, rule)
             self.reading.write_return()
+
+    def _needed(self) -> str:
+        """Return source of a tuple: by input, whether its gradient is needed. A node runs because one is."""
+        whole = "$is_whole_backward() or $ctx.needs_input_grad.count(True) == 1"
+        return f"($ctx.needs_input_grad if {whole} else {self.function.needed()})"
 
     def _ctx(self) -> str:
         return f"$ctx, {self.function.incoming()}"
@@ -131,8 +135,6 @@ class QuickWriter:
             asked.append(self.function.any_needed(self.plan.uncovered))
         if any(rule.is_once_differentiable for rule in self.plan.rules):
             asked.append("$is_grad_enabled()")
-        if self.plan.clears_saved:  # then calls through the dispatcher run this, too
-            asked.append(f"$hasattr($ctx, {BEFORE_RULES!r})")
         return asked
 
     def _write_saved(self) -> None:

@@ -45,7 +45,7 @@ class ReadingWriter:
         if self.function.has_lists:
             return f'$known_of($ctx)["{name}"]'
         found = f"$output_metadata({self.ctx}, {self.function.results.index(name)})"
-        return f'$ctx.known["{name}"] if $hasattr($ctx, "known") else {found}' if self.ctx == "$ctx" else found
+        return f'$ctx.known["{name}"] if $ctx.known is not None else {found}' if self.ctx == "$ctx" else found
 
     def _metadata_of_input(self, name: str) -> str:
         return f'$ctx.known["{name}"]' if self.keeps_metadata else f'$known["{name}"]'

@@ -10,7 +10,7 @@ from typing import Any
 
 INDENT = "    "
 BUILTINS = (
-    *("Exception", "all", "classmethod", "dict", "float", "hasattr", "bool", "complex", "int", "len", "list"),
+    *("Exception", "all", "classmethod", "dict", "float", "hasattr", "bool", "complex", "int", "len", "list", "set"),
     *("staticmethod", "str", "tuple", "type"),
 )
 """What generated source takes from Python, written `$name` as every other name of the generator's."""

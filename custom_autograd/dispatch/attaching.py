@@ -5,7 +5,6 @@ The registered functions look up the generated code of the op at each call, beca
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,21 +14,27 @@ from custom_autograd.calls.bind import Binder
 from custom_autograd.calls.current_device import OnDevice
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
-from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.dispatched_calls import DispatchedCalls
 from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.dispatch.mixed_devices import MixedDevices
+from custom_autograd.dispatch.proofs import Prover
+from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.dispatcher_library import implement
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import dispatch, guards
+from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import are_lazy_bits_ignored
+from custom_autograd.torch_private.guards import torch_dispatch_modes
+
+when_called: list[Callable[[OpRecord], None]] = []
+"""Called with an op at its first call by way of the dispatcher, and at the next after each change."""
 
 
 def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
-    if record.direct_calls is None:
-        record.direct_calls = DirectCallTable(record)
+    if record.proofs is None:
+        record.proofs = Prover(record)
     if record.dispatched is None or record.is_traced:  # a new function makes compiled callers trace the new rules
         record.dispatched = DispatchedCalls(record)
     record.kernels.around = OnDevice()
@@ -73,17 +78,26 @@ def attach_device(record: OpRecord, device_type: str) -> None:
 
 
 def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
-    mixed = MixedDevices(record)
+    mixed, road = MixedDevices(record), record.road
+
+    def find() -> Callable[..., Any]:
+        return generated_code_of(record).kernel_of(device_type)
 
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
-        if device_type not in record.kernels:
-            raise mixed.unserved(args, kwargs)
-        # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
-        lazy = dispatch.heeding_lazy_bits() if dispatch.are_lazy_bits_ignored() else contextlib.nullcontext()
+        run = road.kernels.get(device_type)
+        if run is None:
+            if device_type not in record.kernels:
+                raise mixed.unserved(args, kwargs)
+            run = road.keep("kernels", device_type, find)
+            for listener in when_called:
+                listener(record)
         try:
-            with lazy:
-                return generated_code_of(record).kernel(device_type, *args, **kwargs)
+            # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
+            if are_lazy_bits_ignored():
+                with dispatch.heeding_lazy_bits():
+                    return run(*args, **kwargs)
+            return run(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
             explained = mixed.explain(error, args, kwargs)
             if explained is not None:
@@ -94,21 +108,23 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
 
 
 def _autograd(record: OpRecord) -> Callable[..., Any]:
+    road = record.road
+
+    def find() -> Callable[..., Any]:
+        return generated_code_of(record).autograd
+
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if record.around_autograd is not None:
-            result = record.around_autograd(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+        run = road.autograd.get(None) or road.keep("autograd", None, find)
         try:
-            result = generated_code_of(record).autograd(keyset, *args, **kwargs)
+            result = run(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:
             values = [*args, *kwargs.values()]
             if not any(capability.explain(record, error, values) for capability in record.capabilities):
                 raise
-            result = generated_code_of(record).autograd(keyset, *args, **kwargs)
-        if guards.torch_dispatch_modes():
-            for capability in record.capabilities:
+            result = find()(keyset, *args, **kwargs)
+        if torch_dispatch_modes():
+            for capability in overriding(record.capabilities, Capability.after_call):
                 capability.after_call(record, args, kwargs, result)
         return result
 
@@ -121,7 +137,7 @@ def _versioning(record: OpRecord) -> Callable[..., Any]:
     bind = Binder(schema)
 
     def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if guards.torch_dispatch_modes():
+        if torch_dispatch_modes():
             for capability in record.capabilities:
                 capability.before_write(record)
         result = dispatch.redispatch(opened(record), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)

@@ -9,18 +9,17 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.autograd.function import FunctionWriter
-from custom_autograd.calls import kernel_call
 from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
-from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.dispatch.autograd_key import AutogradWriter
-from custom_autograd.dispatch.below import below, leave_keys
+from custom_autograd.dispatch.below import below, remaining
+from custom_autograd.dispatch.names_in_source import shared_names
+from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.dispatch.write_refusals import refuse_if_tracked, refuse_leaves
 from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, functions, transforms
 from custom_autograd.values import lists, overlap, tensors
-from custom_autograd.values.results import ResultReader
 
 
 class AutogradCode:
@@ -31,12 +30,13 @@ class AutogradCode:
         call: (keyset, *args, **kwargs) -> what the schema says (Any).
     """
 
-    def __init__(self, record: OpRecord, writer: FunctionWriter, apply: Callable[..., Any]) -> None:
+    def __init__(self, record: OpRecord, writer: FunctionWriter, recording: RecordingCode) -> None:
         declaration = record.declaration
         source = Source(own_names(declaration.schema, declaration.name.name))
         AutogradWriter(source, writer).write()
         self.source = source.text
-        helpers = {**direct.helpers(), **_helpers(record), **values_of(declaration), "apply": apply}
+        applies = {"apply": recording.apply, "apply_under_transforms": recording.apply_under_transforms}
+        helpers = {**shared_names(), **_helpers(record), **values_of(declaration), **applies}
         namespace = compile_source(self.source, f"{record.name} autograd", source.namespace(helpers))
         self.call: Callable[..., Any] = namespace[source.own("autograd")]
 
@@ -45,12 +45,14 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
     """Return what the source calls (Any: functions of any signature)."""
     return {
         "overload": opened(record),
-        **kernel_call.helpers(record),
-        "direct_calls": record.direct_calls,
-        "read_result": ResultReader(record.declaration, record.kernels.describe).read,
+        "record": record,
         "below": below,
-        "leave_keys": leave_keys,
-        "redispatch": dispatch.redispatch,
+        "remaining": remaining,
+        "redispatch": dispatch.redispatcher(opened(record)),
+        "NOT_PLAIN": dispatch.NOT_PLAIN,
+        "PYTHON": dispatch.PYTHON,
+        "has_python_key": has_python_key,
+        "NotImplemented": NotImplemented,
         "BELOW_AUTOGRAD": dispatch.BELOW_AUTOGRAD,
         "any_requires_grad": functions.any_requires_grad,
         "is_forward_mode": transforms.is_forward_mode,
@@ -75,3 +77,8 @@ def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or 
     if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
         return tensors.plain(value.detach())
     return value
+
+
+def has_python_key(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None
+    """Return True if a tensor answers for itself in Python; the key of a mode is on for any tensor."""
+    return any(map(dispatch.is_wrapper, tensors.tensors_in(values)))

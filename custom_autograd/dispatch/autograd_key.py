@@ -13,7 +13,6 @@ from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.calls.parameters import signature
 from custom_autograd.calls.passing import pass_on
 from custom_autograd.calls.source import Source, tuple_of
-from custom_autograd.dispatch import direct_source as direct
 
 
 class AutogradWriter:
@@ -30,27 +29,34 @@ class AutogradWriter:
         source, schema = self.source, self.schema
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
-            writer = direct.DirectWriter(source, schema)
-            if writer.is_possible:
-                writer.write(direct.MODES, is_public=False)
+            source.line("$keys = $keyset & $BELOW_AUTOGRAD")
+            source.line("$bits = $keys.raw_repr()")
+            source.line(f"$is_odd = $bits & $NOT_PLAIN or ($bits & $PYTHON and $has_python_key({self._tensors()}))")
+            with source.block("if $is_odd and $record.around_autograd is not None"):
+                source.line(f"$result = $record.around_autograd({pass_on(schema)})")
+                with source.block("if $result is not $NotImplemented"):
+                    source.line("return $result")
             tensors = [a.name for a in schema.differentiable_arguments]
             asked = [  # torch's own question fails on a None in a list
                 f"*$tensors_in({a.name})" if a.type == "Tensor?[]" else a.name for a in schema.differentiable_arguments
             ]
             if not self.function.is_differentiable:
-                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+                source.line(f"return $redispatch($keys, {pass_on(schema)})")
                 return
             with source.block(
-                f"if not ($is_transforming() or $is_forward_mode() or "
-                f"($torch.is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
+                f"if not ($is_transforming() or $forward_ad._current_level >= 0 or "
+                f"($is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
             ):
-                source.line(f"return $redispatch($overload, $keyset & $BELOW_AUTOGRAD, {pass_on(schema)})")
+                source.line(f"return $redispatch($keys, {pass_on(schema)})")
             if self._refuses():
                 source.line(f"$refuse_if_tracked({_dict(tensors)})")
                 source.line(f"return $below($overload, {pass_on(schema)})")
                 return
             self._write_preparation(tensors)
             self._write_application()
+
+    def _tensors(self) -> str:
+        return ", ".join(argument.name for argument in self.schema.tensor_arguments)
 
     def _refuses(self) -> bool:
         """Return True if a write that no rule accounts for would make gradients wrong."""
@@ -62,7 +68,8 @@ class AutogradWriter:
             if argument.is_mutated:
                 continue
             if argument.name in tensors:
-                self.source.line(f"{argument.name} = $plain({argument.name})")
+                with self.source.block("if $is_odd"):
+                    self.source.line(f"{argument.name} = $plain({argument.name})")
             else:
                 self.source.line(f"{argument.name} = $without_history({argument.name})")
 
@@ -79,15 +86,16 @@ class AutogradWriter:
             source.line(
                 f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
             )
-        source.line("$leave_keys($keyset & $BELOW_AUTOGRAD)")  # NOTE [one event per call] in below.py
+        source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in below.py
+        source.line("$run = $apply_under_transforms if $is_transforming() else $apply")
         if self.function.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
             source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")
             source.line("$layout = $Layout($lengths)")
-            source.line(f"$results = $apply({', '.join(self.function.parameters())})")
+            source.line(f"$results = $run({', '.join(self.function.parameters())})")
             source.line(f"{', '.join(self.function.results)}, = $restore_lists($results, $layout.outputs)")
         else:
-            source.line(f"{', '.join(self.function.results)} = $apply({', '.join(self.function.parameters())})")
+            source.line(f"{', '.join(self.function.results)} = $run({', '.join(self.function.parameters())})")
         if self.function.mutated:
             with source.block("if not $in_place"):
                 old = [self._old(name) for name in self.function.mutated]

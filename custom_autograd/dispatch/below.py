@@ -29,22 +29,10 @@ def below(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  #
         return function(*args, **kwargs)
 
 
-def leave_keys(keys: Any) -> None:  # Any: DispatchKeySet has no public type
-    """Leave the keys of a call that remain below its Autograd kernel to the next `continue_below` of this thread."""
-    _remaining.keys = keys
+class Remaining(threading.local):
+    """The keys that remain of the call whose `forward` runs next in this thread, and whether any tensor is odd."""
+
+    keys: Any = (None, True)  # Any: DispatchKeySet has no public type
 
 
-def continue_below(overload: dispatch.OpOverload, /, *args: Any, **kwargs: Any) -> Any:  # Any: as in `below`
-    """Continue the call whose keys were left, or call an op as `below` does."""
-    keys, _remaining.keys = _remaining.keys, None
-    if keys is None or transforms.is_transforming() or modes.is_functionalizing():
-        return below(overload, *args, **kwargs)
-    with dispatch.below_autograd():
-        return dispatch.redispatch(overload, keys, *args, **kwargs)
-
-
-class _Remaining(threading.local):
-    keys: Any = None  # Any: as in `leave_keys`
-
-
-_remaining = _Remaining()
+remaining = Remaining()

@@ -7,22 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from custom_autograd.calls import kernel_call, refusals
 from custom_autograd.calls.arity import refuse_more
 from custom_autograd.calls.parameters import own_names, signature, values_of, write_conversions
 from custom_autograd.calls.passing import call_kernel, pass_on
 from custom_autograd.calls.reading import write_reading
-from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.calls.source import Source, compile_source, tuple_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.wrong_types import error_of_type
-from custom_autograd.dispatch import direct_source as direct
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.values.results import ResultReader
 
 if TYPE_CHECKING:
     from custom_autograd.pytrees.argument_tree import ArgumentTree
@@ -44,17 +40,14 @@ def make_call(record: OpRecord) -> Callable[..., Any]:
 
 
 def make_public_call(record: OpRecord) -> Callable[..., Any]:
-    """Return what `op(...)` runs: the direct call, or what `make_call` made. It follows from the schema alone, too."""
+    """Return what `op(...)` runs. It follows from the schema alone, too."""
     helpers = {
-        **direct.helpers(),
         **refusals.helpers(record.declaration),
-        **kernel_call.helpers(record),
         "entry": record,
-        "direct_calls": record.direct_calls,
+        "is_compiling": torch.compiler.is_compiling,
         "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
         "refuse_type": _refuse_type(record),
         "named_tuple": record.declaration.schema.named_tuple,
-        "read_result": ResultReader(record.declaration, record.kernels.describe, share=_view).read,
     }
     return _outside(record, _compile(record, _source(record, write_public_call), "op", helpers), "op", "$self")
 
@@ -70,22 +63,6 @@ def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
             raise told from None
 
     return refuse
-
-
-def _view(_: str, tensor: Tensor) -> Tensor:
-    """Return what a call returns for an input that its kernel returned as it is, where no gradient is recorded.
-
-    Autograd treats it as a view, so that what is written to it later reaches the input, or is refused.
-    """
-    if not tensor.requires_grad:
-        return tensor.view_as(tensor)
-    view: Tensor = guards.without_grad_mode(_cut_off_view, tensor)
-    return view
-
-
-def _cut_off_view(tensor: Tensor) -> Tensor:
-    """Return a view that refuses to be written to, because grad mode is off, and needs no gradient."""
-    return tensor.detach().view_as(tensor)
 
 
 def make_traced(record: OpRecord, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,8 +91,8 @@ def publish(record: OpRecord) -> None:
         for handle in list(record.uncalled):
             type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
             record.uncalled.discard(handle)
-    if record.direct_calls is not None:
-        record.direct_calls.take_over()
+    if record.proofs is not None:
+        record.proofs.take_over()
 
 
 def make_ready(record: OpRecord) -> None:
@@ -163,23 +140,15 @@ def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> S
 
 
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
-    """Write `op`: the direct call, for calls that are known to need no dispatcher, or else `call`."""
-    writer = direct.DirectWriter(source, schema)
+    """Write `op`: `call`, with errors that say what a call of the op may have."""
     with source.block(f"def $op({signature(schema, first='$self', rest='$more', for_dispatcher=False)})"):
         source.line(f'"""What {name}(...) runs."""')
         if not any(argument.is_variadic for argument in schema.arguments):
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
-        if writer.is_possible:
-            with source.block("if not $is_dynamo_compiling() and $compiling_callback() is None"):
-                write_conversions(source, schema)
-                writer.write(["not $torch_function_modes()", *direct.MODES], is_public=True)
-                if any(argument.to_dispatcher is not None for argument in schema.arguments):  # converted once only
-                    refusals.write_refusals(source, schema)
-                    with _explaining(source):
-                        direct.write_return(source, schema, f"$entry.overload({pass_on(schema)})", is_read=False)
+        _write_conversions(source, schema, "$entry.output")
         with _explaining(source):
-            source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
+            _write_return(source, schema, f"$entry.overload({pass_on(schema)})")
 
 
 @contextmanager
@@ -196,19 +165,64 @@ def write_call(source: Source, schema: Schema, name: str) -> None:
     """Write `call`: it converts what the dispatcher cannot hold, and drops hidden outputs."""
     with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
-        write_conversions(source, schema)
-        refusals.write_refusals(source, schema)
-        if schema.is_one_tuple:  # see the note in one_tuple.py
-            with source.block("if $is_compiling()"):
-                source.line(f"return ($output({pass_on(schema)}),)")
-        direct.write_return(source, schema, f"$overload({pass_on(schema)})", is_read=False)
+        _write_conversions(source, schema, "$output")
+        _write_return(source, schema, f"$overload({pass_on(schema)})")
 
 
-def write_kernel(source: Source, schema: Schema, *, is_checked: bool) -> None:
-    """Write `kernel`: finds the function, runs it outside autograd, reads its result."""
-    with source.block(f"def $kernel({signature(schema, first='$device', for_dispatcher=True)})"):
-        source.line('"""What stands at a backend\'s dispatch key."""')
-        source.line("$function = $choose($device)")
-        kernel_call.write_kernel_call(source, call_kernel(schema, is_from_dispatcher=True), "not $is_grad_enabled()")
-        write_reading(source, schema, str(is_checked))
-        source.line("return $result")
+def _write_conversions(source: Source, schema: Schema, output: str) -> None:
+    write_conversions(source, schema)
+    refusals.write_refusals(source, schema)
+    if schema.is_one_tuple:  # see the note in one_tuple.py
+        with source.block("if $is_compiling()"):
+            source.line(f"return ({output}({pass_on(schema)}),)")
+
+
+def _write_return(source: Source, schema: Schema, result: str) -> None:
+    """Write what a call returns of all results: hidden outputs are dropped, a NamedTuple is made."""
+    if not schema.hidden_outputs and schema.named_tuple is None:
+        source.line(f"return {result}")
+        return
+    targets = [output.name if not output.is_hidden else "$_" for output in schema.outputs]
+    source.line(f"{', '.join(targets)} = {result}")
+    visible = [output.name for output in schema.visible_outputs]
+    if schema.named_tuple is not None and not schema.hidden_outputs:
+        source.line(f"return $named_tuple({', '.join(visible)})")
+    else:
+        source.line(f"return {visible[0] if len(visible) == 1 else tuple_of(visible)}")
+
+
+def write_kernel(source: Source, schema: Schema, *, is_checked: bool, is_watched: bool) -> None:
+    """Write `kernel_of`, which makes the kernel for a function: it runs it outside autograd and reads its result."""
+    with source.block("def $kernel_of($serving)"):
+        if is_watched:
+            source.line("$kinds, $watched = $set(), $watch($serving)")
+        with source.block(f"def $kernel({signature(schema, for_dispatcher=True)})"):
+            source.line('"""What runs at the dispatch key of a backend."""')
+            source.line("$function = $serving")
+            if is_watched:
+                source.line(f"$kind = {_kind(schema)}")
+                with source.block("if $kind not in $kinds"):  # the first call of each kind is checked in full
+                    source.line("$function = $watched")
+            call = call_kernel(schema, is_from_dispatcher=True)
+            kernel_call.write_kernel_call(source, call, "not $is_grad_enabled()")
+            write_reading(source, schema, str(is_checked))
+            if is_watched:
+                with source.block("if $function is $watched"):
+                    source.line("$kinds.add($kind)")
+                    source.line("$entry.proofs.expect()")
+            source.line("return $result")
+        source.line("return $kernel")
+
+
+def _kind(schema: Schema) -> str:
+    """Return source of the kind of a call: dtype and number of dimensions of each tensor, and how long lists are."""
+    facts = []
+    for argument in schema.tensor_arguments:
+        name = argument.name
+        if argument.is_tensor_list:
+            facts.append(f"{name} is not None and $len({name})" if argument.is_optional else f"$len({name})")
+        elif argument.is_optional:
+            facts.append(f"{name} is not None and ({name}.dtype, {name}.dim())")
+        else:
+            facts += [f"{name}.dtype", f"{name}.dim()"]
+    return tuple_of(facts)

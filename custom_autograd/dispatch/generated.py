@@ -17,9 +17,12 @@ from custom_autograd.dispatch.recording_code import RecordingCode
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.registration.choice import Choice
 from custom_autograd.registration.kernels import kernel_behind
+from custom_autograd.registration.one_tuple import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.lookup import described_op
+from custom_autograd.torch_private import dispatch
 from custom_autograd.values import validation
+from custom_autograd.values.tensors import tensors_in
 
 
 class GeneratedOp:
@@ -75,38 +78,35 @@ class GeneratedOp:
 
     @Once
     def recording(self) -> RecordingCode:
-        """What records calls as nodes: the autograd.Function, and the node of calls that need no dispatcher."""
+        """What records calls as nodes: the autograd.Function, and the forward of its nodes."""
         return RecordingCode(self._record, self.recording_facts)
 
-    def record_now(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs a kernel and records a node, for one kind of call that needs no dispatcher."""
-        return self.recording.recorder(function)
+    @Once
+    def record_call(self) -> Callable[..., Any]:
+        """What runs and records a call that native code recognises and cannot record: the op at its Autograd key."""
+        redispatch = dispatch.redispatcher(opened(self._record))
+        arguments = self._record.declaration.schema.arguments
+        first = sum(not argument.is_keyword_only for argument in arguments)
+        names = [argument.name for argument in arguments[first:]]
 
-    def record_later(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same, generated when it is first called; that call is checked in full."""
-        made: list[Callable[..., Any]] = []
-
-        def record(*args: Any) -> Any:
-            if made:
-                return made[0](*args)
-            result = self.record_now(self.watch(function) if self.is_checked else function)(*args)
-            made.append(self.record_now(function))
-            return result
+        def record(*values: Any) -> Any:
+            keys = dispatch.autograd_keys_of(tensors_in(values))
+            return redispatch(keys, *values[:first], **dict(zip(names, values[first:], strict=True)))
 
         return record
 
     @Once
     def _kernel(self) -> KernelCode:
-        return KernelCode(self._record, self.choose, is_checked=self.is_checked)
+        watch = self.watch if self.is_checked and not self._is_watched else None
+        return KernelCode(self._record, watch, is_checked=self.is_checked)
 
     @Once
     def _autograd(self) -> AutogradCode:
-        return AutogradCode(self._record, self.recording_facts.writer, self.recording.apply)
+        return AutogradCode(self._record, self.recording_facts.writer, self.recording)
 
-    @Once
-    def kernel(self) -> Callable[..., Any]:
-        """The kernel at a backend's key: (device, *args, **kwargs)."""
-        return self._kernel.call
+    def kernel_of(self, device_type: str | None) -> Callable[..., Any]:
+        """Return what runs at a backend's key: around the function that serves the device type now."""
+        return self._kernel.around(self.choose(device_type))
 
     @Once
     def autograd(self) -> Callable[..., Any]:

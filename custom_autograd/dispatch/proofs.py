@@ -1,29 +1,54 @@
-"""Proofs: what runs in place of the dispatcher, for calls under dispatch keys at which nothing else would act.
+"""Proofs: which calls of an op native code may run in place of the dispatcher.
 
-See direct_calls.py for what such a proof says, and who recognises the calls it is about.
+What the dispatcher does with a call follows from the dispatch keys of the tensors, the keys that modes and transforms
+include or exclude, and the kernels at those keys. Where these are such that nothing but this op's own Autograd kernel
+and its own backend kernel would act, running the two directly is the same. Native code recognises calls under the same
+keys (native/source/kinds.h); everything else takes the dispatcher's way:
+
+- other dispatch keys than those of `_allowed`: subclasses, modes, transforms, tracing, autocast with a rule, lazy
+  conjugation, sparse, quantised or nested tensors, ...
+- a kernel that other code registered, and any registration since the proof (`changes`);
+- a torch that is newer than all that were tested (versions.py);
+- ops that return views, and writes to what requires a gradient.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from custom_autograd.calls.arithmetic import is_arithmetic
-from custom_autograd.dispatch.generated import GeneratedOp, generated_code_of
+from custom_autograd.dispatch.generated import generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.size_checks import find_size_check
-from custom_autograd.torch_private import guards
+from custom_autograd.torch_private import dispatch, guards, versions
 from custom_autograd.torch_private import registered_kernels as registrations
 from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.values import validation
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
-Recorder: TypeAlias = Callable[[GeneratedOp, Function], Function]
-"""Makes, of a kernel, what runs it and records a node: a method of GeneratedOp."""
+
+_closed = int(versions.warn_if_untested())
+_lock = threading.RLock()  # a finalizer may call an op while it is held
+
+
+class NativeCalls(Protocol):
+    """The calls of an op that native code recognises; see native/native_calls.py."""
+
+    def forget(self) -> None:
+        """Forget them all."""
+
+    def expect(self) -> None:
+        """Ask for the kind of the next call, also after many calls that were not known."""
+
+    def take_over(self) -> None:
+        """Take over the calls of the op's handle, once its class has its `__call__`."""
 
 
 class Proof(NamedTuple):
@@ -31,7 +56,7 @@ class Proof(NamedTuple):
 
     Attributes:
         function: the kernel.
-        record: what records a call that requires a gradient, or None.
+        record: runs and records a call that requires a gradient, where native code cannot; or None.
         is_checked: the results of the kernel are to be looked at.
     """
 
@@ -41,44 +66,76 @@ class Proof(NamedTuple):
 
 
 class Prover:
-    """Proves direct calls of one op."""
+    """Proves what calls of one op run. All proofs are void at the next change of what is registered.
+
+    Attributes:
+        native: what native code knows of the calls, or None.
+    """
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self._own: tuple[int, frozenset[str]] = (-1, frozenset())
-
-    def may_be_direct(self, tensors: Sequence[Tensor]) -> bool:
-        """Return False if a capability sends calls with these tensors through the dispatcher now."""
-        return all(capability.is_direct(self._record, tensors) for capability in self._deciding)
+        self.native: NativeCalls | None = None
 
     def prove(
-        self, device_type: str, seen: frozenset[str], shared: frozenset[str], is_tracked: bool, recorder: Recorder
+        self,
+        tensors: Sequence[Tensor],
+        device_type: str,
+        seen: frozenset[str],
+        shared: frozenset[str],
+        is_tracked: bool,
     ) -> Proof | None:
         """Return what a kind of call runs, or None if it needs the dispatcher.
 
         Args:
+            tensors: of the call.
             device_type: of all tensors, which are on one device.
             seen: the dispatch keys that act on any of the tensors, as the dispatcher computes them.
             shared: those that act on all of them.
             is_tracked: a differentiable tensor requires a gradient.
-            recorder: makes what records a call.
         """
+        if _closed or validation.is_overridden() or dispatch.are_lazy_bits_ignored():
+            return None
+        if not all(capability.is_direct(self._record, tensors) for capability in self._deciding):
+            return None
+        found = self._prove(device_type, seen, shared, is_tracked=is_tracked)
+        if found is not None:
+            changes.tell_once(self.forget)
+        return found
+
+    def forget(self) -> None:
+        """Forget all proofs."""
+        if self.native is not None:
+            self.native.forget()
+
+    def expect(self) -> None:
+        """Note that the dispatcher has run the first call of a kind, which passed every check."""
+        if self.native is not None:
+            self.native.expect()
+
+    def take_over(self) -> None:
+        """Note that the op's handle has its `__call__`."""
+        if self.native is not None:
+            self.native.take_over()
+
+    def _prove(
+        self, device_type: str, seen: frozenset[str], shared: frozenset[str], *, is_tracked: bool
+    ) -> Proof | None:
         record, backend = self._record, guards.backend_of(device_type)
-        if not seen <= _allowed(backend) or not record.kernels.serves(device_type):
+        if not seen <= _allowed(backend) or not record.kernels.serves(device_type) or record.declaration.schema.is_view:
             return None
         if not self._is_own(seen) and self._find_foreign() & (seen | _ALIASES):
             return None
         generated = generated_code_of(record)
-        function = generated.choose(device_type)
         is_recorded = is_tracked and f"Autograd{backend}" in seen
         if is_recorded and generated.recording_facts.keeps_dispatcher:
             return None
         if generated.is_writing and (is_recorded or "ADInplaceOrView" not in shared):
             return None
-        record_call = recorder(generated, function) if is_recorded and generated.plan.is_differentiable else None
-        return Proof(function, record_call, generated.is_checked)
+        record_call = generated.record_call if is_recorded and generated.plan.is_differentiable else None
+        return Proof(generated.choose(device_type), record_call, generated.is_checked)
 
     def _is_own(self, keys: frozenset[str]) -> bool:
         """Return True if it is quickly seen that no kernel of other code would run at some dispatch keys now."""
@@ -96,14 +153,6 @@ class Prover:
             self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
         return self._foreign[1]
 
-    def is_blind(self, function: Function) -> bool:
-        """Return True if a kernel, called with tensors that require no gradient, cannot tell grad mode."""
-        schema = self._record.declaration.schema
-        if schema.mutated_arguments or schema.has_converted:
-            return False
-        checked = find_size_check(function)
-        return is_arithmetic(checked.function if checked else function)
-
 
 _ALIASES = frozenset({"Autograd", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect"})
 
@@ -114,3 +163,36 @@ def _allowed(backend: str) -> frozenset[str]:
     if backend == "Meta":
         return frozenset()
     return frozenset({backend, f"Autograd{backend}", "ADInplaceOrView", "BackendSelect", f"Autocast{backend}"})
+
+
+@contextmanager
+def through_dispatcher() -> Iterator[None]:
+    """Send every call of every op, in all threads, through the dispatcher while the context is open.
+
+    For observers below Python that native calls do not see, and to compare the two ways.
+
+    Example:
+        >>> import custom_autograd
+        >>> with custom_autograd.through_dispatcher():
+        ...     pass  # every call in here is one of the dispatcher
+    """
+    global _closed
+    with _lock:
+        _closed += 1
+    changes.note()
+    try:
+        yield
+    finally:
+        with _lock:
+            _closed -= 1
+        changes.note()
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

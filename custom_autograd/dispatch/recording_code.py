@@ -6,40 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch.autograd.function import Function
 
 from custom_autograd.autograd import gradients
 from custom_autograd.autograd.derivatives import Derivatives, output_metadata
 from custom_autograd.autograd.named_saving import NamedSaving, note_saved
 from custom_autograd.autograd.node_facts import describe_nodes
-from custom_autograd.autograd.plan import Plan
 from custom_autograd.autograd.vjp import Step
-from custom_autograd.calls import kernel_call
 from custom_autograd.calls.parameters import values_of
 from custom_autograd.calls.source import compile_source
-from custom_autograd.dispatch import direct_source as direct
-from custom_autograd.dispatch.below import below, continue_below
-from custom_autograd.dispatch.recorders import Recorders
+from custom_autograd.dispatch.below import below, remaining
+from custom_autograd.dispatch.names_in_source import shared_names
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.registration.one_tuple import enclosed, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import edges, functions, transforms
+from custom_autograd.torch_private import dispatch, edges, functions, modes, transforms
 from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, tensors
 from custom_autograd.values.named import Named
-from custom_autograd.values.results import ResultReader, Share
 
 
 class RecordingCode:
-    """The autograd.Function of one op, and the node of its calls that need no dispatcher.
+    """The autograd.Function of one op, and what records its nodes.
 
     Attributes:
         source: the text.
         function: the autograd.Function.
-        apply: runs its forward and records its node.
+        apply: runs a call below autograd and records its node.
+        apply_under_transforms: the same under a transform of torch.func.
         quick: the quick backward of nodes of Python; None if there is none.
         native_quick: the quick backward of native nodes, which takes what a ctx would hold; None if they need none.
-        recorder: makes, of a kernel, what runs it and records a node, for one kind of call that needs no dispatcher.
     """
 
     def __init__(self, record: OpRecord, facts: RecordingFacts) -> None:
@@ -54,9 +51,7 @@ class RecordingCode:
         values = {**_helpers(record, facts.derivatives), **values_of(declaration)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
         self.function: type[Function] = namespace[declaration.name.name]
-        members = describe_nodes(record, writer, self.function)
-        saving = NamedSaving(declaration, plan.saving)
-        self.apply = saving.around(functions.direct_apply(self.function))
+        describe_nodes(record, writer, self.function)
         quick: Callable[..., Any] | None = namespace.get(source.own("quick"))
         native_quick: Callable[..., Any] | None = namespace.get(source.own("native_quick"))
         self.native_quick = None if native_quick is None else facts.around_backward(native_quick)
@@ -64,13 +59,16 @@ class RecordingCode:
             self.function.backward = staticmethod(facts.around_backward(self.function.backward))
             namespace[source.own("backward")] = self.function.backward
         self.quick = None if quick is None else facts.around_backward(quick)
-        if self.quick is not None and (declaration.schema.mutated_arguments or plan.clears_saved):
+        if self.quick is not None:
             edges.run_in_backward(self.function, self.quick)
-        make_node, spread = (namespace.get(source.own(name)) for name in ("make_node", "spread"))
         functions.call_when_compiled(self.function, facts.keep_dispatcher)
-        self.recorder = Recorders(
-            self.function, self.quick, members, make_node, spread, saving.around, facts.keep_python
-        )
+        record_node = namespace.get(source.own("record"))
+        self.apply = self.apply_under_transforms = _refuse_instance
+        if record_node is not None:
+            applies = map(
+                NamedSaving(declaration, plan.saving).around, functions.applies(self.function, forward=record_node)
+            )
+            self.apply, self.apply_under_transforms = applies
         _name(self.function, record)
 
 
@@ -86,7 +84,7 @@ def _name(function: type[Function], record: OpRecord) -> None:
 
 def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
     """Return what the source calls (Any: functions of any signature, here and below)."""
-    found = {**direct.helpers(), **_forward_helpers(record, derivatives), **_backward_helpers(derivatives)}
+    found = {**shared_names(), **_forward_helpers(record, derivatives), **_backward_helpers(derivatives)}
     for index, step in enumerate(derivatives.vjp.steps):
         found.update(_rule_helpers(index, step, derivatives))
     if derivatives.drop_in is not None:
@@ -95,15 +93,18 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
 
 
 def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
-    declaration, describe = record.declaration, record.kernels.describe
     return {
         "overload": opened(record),
-        **kernel_call.helpers(record),
-        "read_result": ResultReader(declaration, describe).read,
-        "read_recorded": ResultReader(declaration, describe, share=_keep(derivatives.plan)).read,
         "below": below,
-        "continue_below": continue_below,
-        "is_forward_mode": transforms.is_forward_mode,
+        "remaining": remaining,
+        "NONE_LEFT": remaining.keys,
+        "is_functionalizing": modes.is_functionalizing,
+        "below_autograd": dispatch.below_autograd,
+        "redispatch": dispatch.redispatcher(opened(record)),
+        "strided": torch.strided,
+        "are_odd": tensors.are_odd,
+        "has_forward_transform": transforms.has_forward_transform,
+        "find_tangents": transforms.find_tangents,
         "without_bases": tensors.without_bases,
         "has_tangent": has_tangent,
         "note_saved": note_saved,
@@ -162,13 +163,6 @@ def _rule_helpers(index: int, step: Step, derivatives: Derivatives) -> dict[str,
         f"check_{index}": check,
         f"names_{index}": frozenset(reader.inputs),
     }
-
-
-def _keep(plan: Plan) -> Share:
-    """Return how a node shares an unchanged input: autograd makes a view of it, unless it is saved."""
-    saved = frozenset(plan.saved)
-    is_any = plan.drop_in is not None
-    return lambda name, tensor: tensor.clone() if is_any or name in saved else tensor
 
 
 def has_tangent(*values: Any) -> bool:  # Any: tensors, lists of tensors, or None

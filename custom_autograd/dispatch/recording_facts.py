@@ -23,9 +23,9 @@ Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx w
 
 
 # NOTE [one kind of nodes]
-# A call that goes through the dispatcher, as the first one may, records a node of the Function. Later ones record one
-# of Python's own (recorders.py), or a native one. Compiled autograd compiles a graph again for nodes of another class.
-# So the kind that it meets first is recorded from then on.
+# A call that goes through the dispatcher, as the first one may, records a node of the Function. Later ones may record a
+# native one. Compiled autograd compiles a graph again for nodes of another class: once it has met those of the
+# Function, they are recorded from then on.
 class RecordingFacts:
     """Facts about the nodes of one op.
 
@@ -34,7 +34,6 @@ class RecordingFacts:
         is_checked: the results of kernels and rules are looked at.
         has_native_node: native code can record its calls.
         keeps_dispatcher: calls that record a node go through the dispatcher.
-        keeps_python: calls record no native nodes.
     """
 
     def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
@@ -42,7 +41,7 @@ class RecordingFacts:
         self.plan, self.is_checked = plan, is_checked
         self._is_strict = is_strict
         self.has_native_node = why_not(plan, is_strict=is_strict) is None
-        self.keeps_dispatcher = self.keeps_python = False
+        self.keeps_dispatcher = False
 
     @Lazy
     def has_wrapped_backward(self) -> bool:
@@ -117,10 +116,6 @@ class RecordingFacts:
     def keep_dispatcher(self) -> None:
         """Note that compiled autograd has met a node of the Function."""
         self.keeps_dispatcher = True
-
-    def keep_python(self) -> None:
-        """Note that compiled autograd has met a node of Python's."""
-        self.keeps_python = True
 
 
 def _no_backward(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Native calls for the ops of this process: asked for when a first direct call is proven, attached op by op."""
+"""Native calls for the ops of this process: asked for at the first call of any, attached op by op."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import importlib
 import os
 from types import ModuleType
 
-from custom_autograd.dispatch.direct_calls import DirectCallTable, when_proven
+from custom_autograd.dispatch.attaching import when_called
+from custom_autograd.dispatch.proofs import Prover
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
 
@@ -33,30 +34,26 @@ def start(record: OpRecord) -> bool:
     Returns:
         False if it cannot have them, or has them already.
     """
-    table = record.direct_calls
-    if library.module is None or not isinstance(table, DirectCallTable) or table.native is not None:
+    proofs = record.proofs
+    if library.module is None or not isinstance(proofs, Prover) or proofs.native is not None:
         return False
-    return _make_native(record, table, library.module)
+    return _make_native(record, proofs, library.module)
 
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
-    table = record.direct_calls
-    if not isinstance(table, DirectCallTable) or not table.first:
-        return
-    if table.native is not None:
-        table.native.expect()
-    else:
-        _make_native(record, table, native)
+    proofs = record.proofs
+    if isinstance(proofs, Prover) and proofs.native is None and record.road.kernels:
+        _make_native(record, proofs, native)
 
 
-def _make_native(record: OpRecord, table: DirectCallTable, native: ModuleType) -> bool:
+def _make_native(record: OpRecord, proofs: Prover, native: ModuleType) -> bool:
     native_calls = _module()
     if not native_calls.NativeCalls.are_learnt or native_calls.why_not(record) is not None:
         return False
     with record.lock:
-        if table.native is None:
+        if proofs.native is None:
             calls = native_calls.NativeCalls(record, native)
-            table.native = calls
+            proofs.native = calls
             calls.take_over()
     return True
 
@@ -68,9 +65,9 @@ def _module() -> ModuleType:
 
 
 def watch() -> None:
-    """Attach native calls to every direct call that is proven."""
-    if attach not in when_proven:
-        when_proven.append(attach)
+    """Attach native calls to every op that is called."""
+    if attach not in when_called:
+        when_called.append(attach)
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,6 +1,6 @@
-"""The direct calls of one op as native code recognises them: which ops can have them, and how they are handed over.
+"""Native calls of one op: which ops can have them, and how they are handed over.
 
-Python proves (dispatch/direct_calls.py), and native code (source/kinds.h) recognises the same kinds of calls by
+Python proves (dispatch/proofs.py), and native code (source/kinds.h) recognises the same kinds of calls by
 itself: an op's class gets a vectorcall in C, which calls the kernel, looks at what it returns, and records a node.
 Calls of other kinds run the generated `__call__`, as without it.
 """
@@ -19,8 +19,8 @@ from custom_autograd.calls.parameters import default_of
 from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.schema import Argument
-from custom_autograd.dispatch.direct_calls import DirectCallTable
 from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.dispatch.proofs import Prover
 from custom_autograd.dispatch.recording_facts import RecordingFacts
 from custom_autograd.native.recipes import Recipe
 from custom_autograd.registration.registry import OpRecord
@@ -73,7 +73,7 @@ class NativeCalls:
         )  # fmt: skip
         differentiable = _bits([output.is_differentiable for output in schema.outputs])
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)
-        assert record.overload is not None  # a direct call of it was proven
+        assert record.overload is not None  # the op is attached
         self._overload = record.overload
         self._function = native.Overload(self.call, function_of(record.overload))
         set_function(record.overload, self._function)
@@ -84,7 +84,7 @@ class NativeCalls:
         self._release_if_moved()
 
     def expect(self) -> None:
-        """Ask for the kind of the next call: a new one has been proven."""
+        """Ask for the kind of the next call, also after many calls that were not known."""
         self.call.expect()
 
     def take_over(self) -> None:
@@ -113,10 +113,10 @@ class NativeCalls:
         self._release_if_moved()
         if not NativeCalls.are_learnt or tracked & self._fixed:
             return
-        table, epoch = self._record.direct_calls, changes.count
-        assert isinstance(table, DirectCallTable)
+        proofs, epoch = self._record.proofs, changes.count
+        assert isinstance(proofs, Prover)
         keys = guards.names_of(seen), guards.names_of(shared)
-        found = table.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
+        found = proofs.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
         if found is None:
             return
         recipe = None if found.record is None else self._recipe_for_kinds()
@@ -176,7 +176,7 @@ class NativeCalls:
     def _recipe_for_kinds(self) -> Recipe | None:
         generated = generated_code_of(self._record)
         recording = generated.recording_facts
-        if not recording.has_native_node or not recording.has_native_backward or recording.keeps_python:
+        if not recording.has_native_node or not recording.has_native_backward:
             return None
         if self._recipe is None or self._recipe[0] is not recording:
             self._recipe = recording, Recipe(generated, self.forget)

@@ -25,6 +25,7 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.registrations import Registrations
+from custom_autograd.registration.road import Road
 from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition
@@ -46,8 +47,11 @@ class DispatchedCalls(Protocol):
         raise NotImplementedError
 
 
-class DirectCalls(Protocol):
-    """The calls of one op that are known to need no dispatcher; see dispatch/direct_calls.py."""
+class Proofs(Protocol):
+    """What calls of one op run if they need no dispatcher; see dispatch/proofs.py."""
+
+    def expect(self) -> None:
+        """Note that the dispatcher has run the first call of a kind."""
 
     def forget(self) -> None:
         """Forget them all: something was registered since they were proven."""
@@ -80,7 +84,8 @@ class OpRecord:
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
         uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
-        direct_calls: the calls that are known to need no dispatcher.
+        proofs: which of its calls need no dispatcher; None until it is defined.
+        road: what runs at the keys of the dispatcher now.
         generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
@@ -106,8 +111,9 @@ class OpRecord:
         self.handle: OwnDefinition | None = None
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.call_behind: GeneratedCall | None = None
-        self.direct_calls: DirectCalls | None = None
+        self.proofs: Proofs | None = None
         self.generated: dict[str, GeneratedCode] = {}
+        self.road = Road()
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
         self.plan: tuple[Any, ...] | None = None
@@ -160,6 +166,7 @@ class OpRecord:
     def forget(self) -> None:
         """Drop what was generated from rules and kernels that have changed."""
         self.generated = {}
+        self.road.forget()
         changes.note()
 
     def _conflict(self, new: Registration, taken: Registration) -> RegistrationError:
@@ -291,9 +298,10 @@ def renew_locks() -> None:
     for record in list(_ALIVE):
         if not record.lock.acquire(blocking=False):
             record.generated = {}
+            record.road.forget()
         record.lock = threading.RLock()
-        if record.direct_calls is not None:
-            record.direct_calls.forget()
+        if record.proofs is not None:
+            record.proofs.forget()
 
 
 if hasattr(os, "register_at_fork"):

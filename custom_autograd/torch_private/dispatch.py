@@ -19,6 +19,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,6 +35,20 @@ BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
 below_autograd = _C._AutoDispatchBelowAutograd
 KeySet = _C.DispatchKeySet
 LAZY = ("Conjugate", "Negative", "ZeroTensor")
+
+
+def _bits(*names: str) -> int:
+    """Return the bits of those keys in a key set that this torch has."""
+    keys = (getattr(_C.DispatchKey, name, None) for name in names)
+    return functools.reduce(operator.or_, (KeySet(key).raw_repr() for key in keys if key is not None))
+
+
+BACKENDS = ("CPU", "CUDA", "HIP", "XLA", "MPS", "IPU", "XPU", "HPU", "VE", "Lazy", "MTIA", "MAIA", "Meta")
+PYTHON = _bits("Python")
+"""The key of tensors that have `__torch_dispatch__`, and of its modes."""
+
+NOT_PLAIN = ~(_bits(*BACKENDS, *(f"PrivateUse{i}" for i in (1, 2, 3)), "BackendSelect", "ADInplaceOrView") | PYTHON)
+"""The keys, below Autograd, of tensors other than plain strided ones: sparse, lazily conjugated, functional, ..."""
 
 
 def is_defined(namespace: str, name: str, overload: str) -> bool:
@@ -84,6 +101,31 @@ def redispatch(overload: OpOverload, keys: Any, /, *args: Any, **kwargs: Any) ->
     if "keyset" in kwargs:  # an argument of the op, whose name is that of a parameter of OpOverload.redispatch
         return overload._handle.redispatch_boxed(keys, *args, **kwargs)
     return overload.redispatch(keys, *args, **kwargs)
+
+
+def redispatcher(overload: Any) -> Callable[..., Any]:  # Any: an overload, or what calls one; any op's call
+    """Return a function (keys, *args, **kwargs) that calls an op at the highest of some keys, in C++ if it can be."""
+    if not isinstance(overload, OpOverload):
+        return functools.partial(redispatch, overload)
+    on_objects = getattr(overload, "_pyobj_dispatcher", None)
+    found: Callable[..., Any] = overload._handle.redispatch_boxed if on_objects is None else on_objects.redispatch
+    return found
+
+
+def autograd_keys_of(tensors: Iterable[torch.Tensor]) -> Any:  # Any: DispatchKeySet has no public type
+    """Return the keys at and below Autograd of an op that writes to nothing, for a call with some plain tensors."""
+    keys = functools.reduce(operator.or_, map(_C._dispatch_keys, tensors))
+    return keys & _FROM_AUTOGRAD - _SKIPPED
+
+
+_FROM_AUTOGRAD = BELOW_AUTOGRAD | KeySet(_C.DispatchKey.AutogradCPU)  # this functionality's bit is that of any backend
+_SKIPPED = KeySet(_C.DispatchKey.ADInplaceOrView) | KeySet(_C.DispatchKey.BackendSelect)
+"""Keys at which such an op has no kernel; the dispatcher leaves them out, and `redispatch` does not."""
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return True if operations on a tensor go to the `__torch_dispatch__` of its class."""
+    return bool((_C._dispatch_keys(tensor).raw_repr()) & PYTHON)
 
 
 def has_python_dispatch(overload: OpOverload) -> bool:

@@ -47,60 +47,26 @@ def free_saved(ctx: Any) -> None:  # Any: as above
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply takes whatever the op takes
-    """Return the `apply` that records one node of `function` at the level in progress.
+    """Return the `apply` that records one node of a Function at the level in progress."""
+    apply, under_transforms = applies(function, forward=function.forward, setup_context=function.setup_context)
+    return lambda *args: under_transforms(*args) if is_transforming() else apply(*args)
+
+
+def applies(function: type[Function], **members: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return what records one node of `function` at the level in progress: without transforms, and under them.
 
     Args:
-        function: a Function with `setup_context`. Its nodes are those that `function.apply` would record.
+        function: its nodes are those that `function.apply` would record (Any: apply takes whatever the op takes).
+        members: `forward` and `setup_context`, or `forward` with a ctx, which costs half as much.
     """
-    apply: Callable[..., Any] = _single_level(function).apply
+    single = _single_level(function, members)
+    apply: Callable[..., Any] = single.apply
 
     def apply_at_this_level(*args: Any) -> Any:
-        if not is_transforming():
-            return apply(*args)
         with single_level_enabled():
             return apply(*args)
 
-    return apply_at_this_level
-
-
-def make_nodes(
-    function: type[Function],
-    backward: Callable[..., Any] | None,
-    members: Mapping[str, Any],
-    *,
-    when_compiled: Callable[[], None],
-) -> type[Any]:
-    """Return a class of nodes like those of `function`, with another backward in eager passes.
-
-    Args:
-        function: whose name and backward the nodes have.
-        backward: what eager backward passes run in place of the function's own backward, or None. Compiled autograd,
-            which traces what it runs, takes the function's own.
-        members: attributes of the nodes (Any: of any type).
-        when_compiled: as in `call_when_compiled`.
-    """
-    single = _make_class(function, {"backward": staticmethod(function.backward)})
-    call_when_compiled(single, when_compiled)
-    nodes: type[Any] = single._backward_cls
-    for name, value in members.items():
-        setattr(nodes, name, value)
-    if backward is not None:
-        nodes.apply = backward
-    return nodes
-
-
-def recording(function: type[Function], nodes: type[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an `apply` that runs a forward which takes ctx, cheaper than one without, and records one node.
-
-    Args:
-        function: whose name the class has.
-        nodes: the class of the node, from `make_nodes`.
-        forward: (ctx, *args) -> results.
-    """
-    single = _make_class(function, {"forward": staticmethod(forward)})
-    single._backward_cls = nodes
-    apply: Callable[..., Any] = single.apply
-    return apply
+    return apply, apply_at_this_level
 
 
 def call_when_compiled(function: Any, note: Callable[[], None]) -> None:  # Any: a Function, or as `_single_level`
@@ -127,23 +93,17 @@ def is_node_of(node: object, function: type[Function]) -> bool:
 # Under a functorch transform, torch 2.14 and up send every subclass of Function to `custom_function_call`, also through
 # `super(Function, cls).apply`. A direct subclass of _SingleLevelFunction records one node, as our Autograd kernel must.
 # Its nodes are those of the Function: they share `_backward_cls`, which calls the backward and the jvp of the Function.
-def _single_level(function: type[Function]) -> Any:  # Any: the class is private, and `apply` is untyped
-    """Return a class that is not a Function, with the members of one and the same nodes."""
-    members = {name: value for name, value in vars(function).items() if name not in _OF_A_CLASS}
-    single = _make_class(function, members)
+def _single_level(function: type[Function], members: Mapping[str, Any]) -> Any:  # Any: the class is private
+    """Return a class that is not a Function, with a forward of its own and the same nodes."""
+    own = {
+        "__module__": function.__module__,
+        "_compiled_autograd_key": staticmethod(Function._compiled_autograd_key),
+        **{name: staticmethod(member) for name, member in members.items()},
+    }
+    metaclass: Any = type(function)
+    single = metaclass(function.__name__, (_SingleLevelFunction,), own)
     single._backward_cls = function._backward_cls
     return single
-
-
-def _make_class(function: type[Function], members: dict[str, Any]) -> Any:  # Any: members of any type; as above
-    key = staticmethod(Function._compiled_autograd_key)
-    metaclass: Any = type(function)
-    own = {"_compiled_autograd_key": key, "__module__": function.__module__}
-    return metaclass(function.__name__, (_SingleLevelFunction,), {**members, **own})
-
-
-_OF_A_CLASS = frozenset({"__dict__", "__weakref__", "apply", "_backward_cls"})
-"""What a class has for itself and another one cannot take over."""
 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
@@ -160,10 +120,8 @@ def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # An
     return torch.Size(metadata.shape), metadata.dtype, metadata.device
 
 
-def any_requires_grad(*values: Any) -> bool:  # Any: whatever an op takes
-    """Return True if a tensor among the arguments requires a gradient (looks into lists)."""
-    found: bool = torch._C._any_requires_grad(*values)
-    return found
+any_requires_grad = torch._C._any_requires_grad
+"""Return True if a tensor among the arguments requires a gradient; looks into lists, which must hold no None."""
 
 
 def is_view(tensor: Tensor) -> bool:

@@ -16,11 +16,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _C, Tensor
+from torch import _C
 
 torch_function_modes = _C._len_torch_function_stack
 torch_dispatch_modes = _C._len_torch_dispatch_stack
@@ -40,27 +40,6 @@ def without_grad_mode(function: Callable[..., Any], *args: Any) -> Any:  # Any: 
         set_grad_enabled(before)
 
 
-def guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """Return a function of as many tensors: True if they are of the kind of these, under the modes of now.
-
-    No tensor may be given twice. Sizes and strides may differ, the number of dimensions may not. It holds no reference
-    to the tensors.
-
-    Raises:
-        TypeError: when called with another number of tensors.
-    """
-    free: Any = [[None] * tensor.dim() for tensor in tensors]  # Any: the stubs have another type than the code
-    guards = _C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
-    check: Callable[..., bool] = guards.check
-    return check
-
-
-def keys_in_effect(tensor: Tensor) -> frozenset[str]:
-    """Return the dispatch keys that act on a tensor now, as the dispatcher computes them."""
-    keys = _C._dispatch_keys(tensor) | _C._dispatch_tls_local_include_set()
-    return names_of((keys - _C._dispatch_tls_local_exclude_set()).raw_repr())
-
-
 def names_of(keys: int) -> frozenset[str]:
     """Return the names of the dispatch keys in a set, given as its bits; torch gives no iteration over it."""
     found = _NAMES.get(keys)
@@ -71,11 +50,6 @@ def names_of(keys: int) -> frozenset[str]:
 
 
 _NAMES: dict[int, frozenset[str]] = {}
-
-
-def is_without_sizes(tensor: Tensor) -> bool:
-    """Return True if a tensor, or one it wraps, may lack sizes or strides, which a guard cannot handle."""
-    return tensor.is_nested or _C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 @functools.cache

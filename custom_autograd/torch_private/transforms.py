@@ -64,6 +64,19 @@ def has_tangent(tensor: Tensor) -> bool:
         return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
+def find_tangents(*tensors: Tensor | None) -> bool:
+    """Return True if a tensor has a tangent at the level in progress."""
+    was_enabled = _C._is_fwd_grad_enabled()
+    _C._set_fwd_grad_enabled(True)
+    try:
+        return any(tensor is not None and _unpack_dual(tensor, level=0)[1] is not None for tensor in tensors)
+    finally:
+        _C._set_fwd_grad_enabled(was_enabled)
+
+
+_unpack_dual = _C._VariableFunctions._unpack_dual
+
+
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the tensor below all wrappers of transforms."""
     while is_wrapped(tensor):

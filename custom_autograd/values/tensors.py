@@ -132,6 +132,11 @@ def any_floating(values: Sequence[Any]) -> bool:  # Any: tensors, lists of tenso
     return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_in(values))
 
 
+def are_odd(value: Any) -> bool:  # Any: a tensor, a list of tensors, or None
+    """Return True if a tensor of a result is not a plain strided one."""
+    return any(type(one) is not Tensor or one.layout is not torch.strided for one in tensors_in([value]))
+
+
 def all_floating(values: Sequence[Any]) -> bool:  # Any: as above
     """Return True if every tensor among the values can carry a gradient."""
     return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_in(values))

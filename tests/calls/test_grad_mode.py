@@ -9,7 +9,6 @@ import signal
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private import guards
@@ -169,25 +168,6 @@ def test_an_argument_whose_operators_are_its_own_is_no_number():
     assert [False] * 4 == [op(Weighted.HEAVY, x).requires_grad for _ in range(4)]
 
 
-class Heavy(TorchFunctionMode):
-    """Multiplies by a parameter where a product is asked for."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        return found * WEIGHT if func is Tensor.__mul__ or getattr(func, "__name__", "") == "mul" else found
-
-
-def test_a_mode_inside_an_overload_s_call_finds_grad_mode_off():
-    op = custom_op("grad_mode::under_mode", lambda x: x * 2, schema="(Tensor x) -> Tensor")
-    x = torch.ones(3)
-    for _ in range(3):
-        op(x)
-    autograd = op._record.generated["cheap"].autograd
-    keyset = torch._C._dispatch_keys(x)
-    with Heavy():
-        assert [False] * 3 == [autograd(keyset, x).requires_grad for _ in range(3)]
-
-
 # ------------------------------------------------------------------- exceptions of signal handlers, at the worst time
 
 
@@ -219,7 +199,7 @@ def copied(x, weight):
     x.copy_(weight)
 
 
-@pytest.mark.parametrize("way", ["op", "overload", "kernel", "writing op", "writing overload"])
+@pytest.mark.parametrize("way", ["kernel", "writing kernel"])
 def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
     name = f"interrupted_{next(NUMBERS)}"
     if "writing" in way:
@@ -230,18 +210,10 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    generated = op._record.generated["cheap"]
-    calls = {
-        "op": (type(op).__call__, (op, x)),
-        "writing op": (type(op).__call__, (op, x)),
-        "overload": (generated.autograd, (torch._C._dispatch_keys(x), x)),
-        "writing overload": (generated.autograd, (torch._C._dispatch_keys(x), x)),
-        "kernel": (generated.kernel, ("cpu", x)),
-    }
-    function, arguments = calls[way]
+    function = op._record.generated["cheap"].kernel_of("cpu")
     function.__globals__["set_grad_enabled"] = interrupted
     with pytest.raises(Alarm):
-        function(*arguments)
+        function(x)
 
     assert torch.is_grad_enabled()
 

@@ -54,40 +54,8 @@ def op(self, /, x, y, *more):
     \"\"\"What source::multiply(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
-            check, function, record, is_checked, is_blind = direct_calls.last
-            if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-                check, function, record, is_checked, is_blind = direct_calls.other
-                if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-                    check, function, record, is_checked, is_blind = direct_calls.find(None, (x, y), ())
-            if function is not None:
-                if record is not None and is_grad_enabled():
-                    return record(x, y)
-                if is_blind or not is_grad_enabled():
-                    try:
-                        result = function(x, y)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, y)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                else:
-                    try:
-                        set_grad_enabled(False)
-                        result = function(x, y)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, y)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                    finally:
-                        set_grad_enabled(True)
-                if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
-                    result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
-                return result
     try:
-        return entry.dispatched.call(x, y)
+        return entry.overload(x, y)
     except Exception as error:
         refuse_type(error)
         raise
@@ -102,31 +70,40 @@ def call(x, y):
     return overload(x, y)
 
 
-def kernel(device, x, y):
-    \"\"\"What stands at a backend's dispatch key.\"\"\"
-    function = choose(device)
-    if not is_grad_enabled():
-        try:
-            result = function(x, y)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, y)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-    else:
-        try:
-            set_grad_enabled(False)
-            result = function(x, y)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, y)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-        finally:
-            set_grad_enabled(True)
-    if type(result) is not Tensor or result is x or result is y or result._is_view():
-        result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
-    return result
+def kernel_of(serving):
+    kinds, watched = set(), watch(serving)
+    def kernel(x, y):
+        \"\"\"What runs at the dispatch key of a backend.\"\"\"
+        function = serving
+        kind = (x.dtype, x.dim(), y.dtype, y.dim())
+        if kind not in kinds:
+            function = watched
+        if not is_grad_enabled():
+            try:
+                result = function(x, y)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, y)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+        else:
+            try:
+                set_grad_enabled(False)
+                result = function(x, y)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, y)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+            finally:
+                set_grad_enabled(True)
+        if type(result) is not Tensor or result is x or result is y or result._is_view():
+            result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
+        if function is watched:
+            kinds.add(kind)
+            entry.proofs.expect()
+        return result
+    return kernel
 
 
 class multiply(torch.autograd.Function):
@@ -138,8 +115,8 @@ class multiply(torch.autograd.Function):
 
     @staticmethod
     def forward(x, y):
-        output = continue_below(overload, x, y)
-        if is_forward_mode():
+        output = below(overload, x, y)
+        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
             output, = without_bases((output,))
         return output
 
@@ -167,8 +144,8 @@ class multiply(torch.autograd.Function):
 
 
 def quick(ctx, grad_output):
-    needs_x, needs_y, = (ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx))
-    if grad_output is None or grad_output.is_neg() or grad_output.is_conj():
+    needs_x, needs_y, = (ctx.needs_input_grad if is_whole_backward() or ctx.needs_input_grad.count(True) == 1 else needed_gradients(ctx))
+    if ctx.is_odd or grad_output is None or grad_output.is_neg() or grad_output.is_conj():
         return backward(ctx, grad_output)
     x, y = ctx.saved_tensors
     try:
@@ -201,66 +178,48 @@ def quick(ctx, grad_output):
     return gradient_x, gradient_y
 
 
-def make_node(function):
-    \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
-
-    def forward(ctx, x, y):
-        try:
-            result = function(x, y)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, y)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-        if type(result) is not Tensor or result is x or result is y or result._is_view():
-            result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
-        output = result
-        ctx.materialize_grads = False
-        ctx.to_save = (x, y)
-        return result
-
-    return forward
+def record(ctx, x, y):
+    (keys, is_odd), remaining.keys = remaining.keys, NONE_LEFT
+    if is_transforming() or (is_odd and is_functionalizing()):
+        output = below(overload, x, y)
+    else:
+        with below_autograd():
+            output = redispatch(keys, x, y)
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
+        output, = without_bases((output,))
+    output_ = output
+    if is_odd or type(output) is not Tensor or output.layout is not strided:
+        ctx.is_odd = True
+        ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
+    ctx.materialize_grads = False
+    ctx.to_save = (x, y)
+    if forward_ad._current_level >= 0 or is_transforming():
+        tangents = find_tangents(x, y)
+        if tangents:
+            if ctx.known is None:
+                ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
+            keep_for_jvp(ctx, {"x": x, "y": y}, {"output": output})
+    return output_
 
 
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
-    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0:
-        check, function, record, is_checked, is_blind = direct_calls.last
-        if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-            check, function, record, is_checked, is_blind = direct_calls.other
-            if not ((type(x) is Tensor or type(x) is Parameter) and not x.is_nested and (type(y) is Tensor or type(y) is Parameter) and not y.is_nested and check(x, y)):
-                check, function, record, is_checked, is_blind = direct_calls.find(None, (x, y), ())
-        if function is not None:
-            if record is not None and is_grad_enabled():
-                return record(x, y)
-            if is_blind and not torch_function_modes() or not is_grad_enabled():
-                try:
-                    result = function(x, y)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(x, y)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-            else:
-                try:
-                    set_grad_enabled(False)
-                    result = function(x, y)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(x, y)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-                finally:
-                    set_grad_enabled(True)
-            if type(result) is not Tensor or (is_checked and (result is x or result is y or result._is_view())):
-                result = read_result(result, {"x": x, "y": y}, function, is_checked=is_checked)
+    keys = keyset & BELOW_AUTOGRAD
+    bits = keys.raw_repr()
+    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(x, y))
+    if is_odd and record.around_autograd is not None:
+        result = record.around_autograd(x, y)
+        if result is not NotImplemented:
             return result
-    if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(x, y))):
-        return redispatch(overload, keyset & BELOW_AUTOGRAD, x, y)
-    x = plain(x)
-    y = plain(y)
-    leave_keys(keyset & BELOW_AUTOGRAD)
-    output = apply(x, y)
+    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
+        return redispatch(keys, x, y)
+    if is_odd:
+        x = plain(x)
+    if is_odd:
+        y = plain(y)
+    remaining.keys = keys, is_odd
+    run = apply_under_transforms if is_transforming() else apply
+    output = run(x, y)
     return output
 """,
     )
@@ -278,47 +237,13 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
-            tensors = [x]
-            if weight is not None:
-                tensors.append(weight)
-            fixed = []
-            pattern = (weight is None,)
-            check, function, record, is_checked, is_blind = direct_calls.first.get(pattern, NO_DIRECT_CALL)
-            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                check, function, record, is_checked, is_blind = direct_calls.second.get(pattern, NO_DIRECT_CALL)
-                if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                    check, function, record, is_checked, is_blind = direct_calls.find(pattern, tensors, fixed)
-            if function is not None:
-                if record is not None and is_grad_enabled():
-                    out, _ = record(x, weight, n, eps)
-                    return out
-                if is_blind or not is_grad_enabled():
-                    try:
-                        result = function(x, weight, n, eps=eps)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, weight, n, eps=eps)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                else:
-                    try:
-                        set_grad_enabled(False)
-                        result = function(x, weight, n, eps=eps)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(x, weight, n, eps=eps)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                    finally:
-                        set_grad_enabled(True)
-                if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
-                    result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
-                out, _ = result
-                return out
+    if isinstance(n, Tensor):
+        refuse_tracked('n', n)
+    if isinstance(eps, Tensor):
+        refuse_tracked('eps', eps)
     try:
-        return entry.dispatched.call(x, weight, n, eps=eps)
+        out, _ = entry.overload(x, weight, n, eps=eps)
+        return out
     except Exception as error:
         refuse_type(error)
         raise
@@ -336,31 +261,40 @@ def call(x, weight=None, n=2, *, eps=1e-06):
     return out
 
 
-def kernel(device, x, weight=None, n=2, *, eps=1e-06):
-    \"\"\"What stands at a backend's dispatch key.\"\"\"
-    function = choose(device)
-    if not is_grad_enabled():
-        try:
-            result = function(x, weight, n, eps=eps)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, weight, n, eps=eps)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-    else:
-        try:
-            set_grad_enabled(False)
-            result = function(x, weight, n, eps=eps)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, weight, n, eps=eps)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-        finally:
-            set_grad_enabled(True)
-    if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
-        result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
-    return result
+def kernel_of(serving):
+    kinds, watched = set(), watch(serving)
+    def kernel(x, weight=None, n=2, *, eps=1e-06):
+        \"\"\"What runs at the dispatch key of a backend.\"\"\"
+        function = serving
+        kind = (x.dtype, x.dim(), weight is not None and (weight.dtype, weight.dim()))
+        if kind not in kinds:
+            function = watched
+        if not is_grad_enabled():
+            try:
+                result = function(x, weight, n, eps=eps)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, weight, n, eps=eps)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+        else:
+            try:
+                set_grad_enabled(False)
+                result = function(x, weight, n, eps=eps)
+            except KernelUnavailable as error:
+                result = instead(function, error)(x, weight, n, eps=eps)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+            finally:
+                set_grad_enabled(True)
+        if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
+            result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
+        if function is watched:
+            kinds.add(kind)
+            entry.proofs.expect()
+        return result
+    return kernel
 
 
 class norm(torch.autograd.Function):
@@ -372,8 +306,8 @@ class norm(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, n, eps):
-        out, rstd = continue_below(overload, x, weight, n, eps=eps)
-        if is_forward_mode():
+        out, rstd = below(overload, x, weight, n, eps=eps)
+        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
             out, rstd, = without_bases((out, rstd))
         return (out, rstd)
 
@@ -403,8 +337,8 @@ class norm(torch.autograd.Function):
 
 
 def quick(ctx, grad_out, grad_rstd):
-    needs_x, needs_weight, _, _, = (ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx))
-    if grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
+    needs_x, needs_weight, _, _, = (ctx.needs_input_grad if is_whole_backward() or ctx.needs_input_grad.count(True) == 1 else needed_gradients(ctx))
+    if ctx.is_odd or grad_out is None or grad_out.is_neg() or grad_out.is_conj() or grad_rstd is not None:
         return backward(ctx, grad_out, grad_rstd)
     weight, rstd, x = ctx.saved_tensors
     if type(rstd) is not Tensor or rstd.is_conj() or rstd.is_neg():
@@ -486,75 +420,53 @@ def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, ke
     return gradient_x, gradient_weight, None, None
 
 
-def make_node(function):
-    \"\"\"The forward of a call that needs no dispatcher, for one kernel.\"\"\"
-
-    def forward(ctx, x, weight, n, eps):
-        try:
-            result = function(x, weight, n, eps=eps)
-        except KernelUnavailable as error:
-            result = instead(function, error)(x, weight, n, eps=eps)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-        if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view():
-            result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
-        out, rstd = result
-        needs_x, needs_weight, _, _, = ctx.needs_input_grad
-        ctx.materialize_grads = False
-        ctx.kept_eps = eps
-        ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
-        ctx.facts_x = x.requires_grad and (x.shape, x.dtype, x.device)
-        ctx.facts_weight = weight is not None and weight.requires_grad and (weight.shape, weight.dtype, weight.device)
-        return result
-
-    return forward
+def record(ctx, x, weight, n, eps):
+    (keys, is_odd), remaining.keys = remaining.keys, NONE_LEFT
+    if is_transforming() or (is_odd and is_functionalizing()):
+        out, rstd = below(overload, x, weight, n, eps=eps)
+    else:
+        with below_autograd():
+            out, rstd = redispatch(keys, x, weight, n, eps=eps)
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
+        out, rstd, = without_bases((out, rstd))
+    output = (out, rstd)
+    if is_odd or type(out) is not Tensor or out.layout is not strided or type(rstd) is not Tensor or rstd.layout is not strided:
+        ctx.is_odd = True
+        ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
+    needs_x, needs_weight, _, _, = ctx.needs_input_grad
+    ctx.materialize_grads = False
+    ctx.kept_eps = eps
+    ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
+    ctx.facts_x = x.requires_grad and (x.shape, x.dtype, x.device)
+    ctx.facts_weight = weight is not None and weight.requires_grad and (weight.shape, weight.dtype, weight.device)
+    check_hidden(ctx, ('rstd',))
+    if forward_ad._current_level >= 0 or is_transforming():
+        tangents = find_tangents(x, weight)
+        if tangents:
+            if ctx.known is None:
+                ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
+            keep_for_jvp(ctx, {"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
+    return output
 
 
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
-    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and type(n) is int and -9223372036854775808 <= n <= 9223372036854775807 and type(eps) is float:
-        tensors = [x]
-        if weight is not None:
-            tensors.append(weight)
-        fixed = []
-        pattern = (weight is None,)
-        check, function, record, is_checked, is_blind = direct_calls.first.get(pattern, NO_DIRECT_CALL)
-        if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-            check, function, record, is_checked, is_blind = direct_calls.second.get(pattern, NO_DIRECT_CALL)
-            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                check, function, record, is_checked, is_blind = direct_calls.find(pattern, tensors, fixed)
-        if function is not None:
-            if record is not None and is_grad_enabled():
-                return record(x, weight, n, eps)
-            if is_blind and not torch_function_modes() or not is_grad_enabled():
-                try:
-                    result = function(x, weight, n, eps=eps)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(x, weight, n, eps=eps)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-            else:
-                try:
-                    set_grad_enabled(False)
-                    result = function(x, weight, n, eps=eps)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(x, weight, n, eps=eps)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-                finally:
-                    set_grad_enabled(True)
-            if type(result) is not tuple or len(result) != 2 or type(result[0]) is not Tensor or type(result[1]) is not Tensor or (is_checked and (result[0] is x or result[0] is weight or result[0]._is_view() or result[1] is x or result[1] is weight or result[1] is result[0] or result[1]._is_view())):
-                result = read_result(result, {"x": x, "weight": weight}, function, is_checked=is_checked)
+    keys = keyset & BELOW_AUTOGRAD
+    bits = keys.raw_repr()
+    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(x, weight))
+    if is_odd and record.around_autograd is not None:
+        result = record.around_autograd(x, weight, n, eps=eps)
+        if result is not NotImplemented:
             return result
-    if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(x, weight))):
-        return redispatch(overload, keyset & BELOW_AUTOGRAD, x, weight, n, eps=eps)
-    x = plain(x)
-    weight = plain(weight)
-    leave_keys(keyset & BELOW_AUTOGRAD)
-    out, rstd = apply(x, weight, n, eps)
+    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
+        return redispatch(keys, x, weight, n, eps=eps)
+    if is_odd:
+        x = plain(x)
+    if is_odd:
+        weight = plain(weight)
+    remaining.keys = keys, is_odd
+    run = apply_under_transforms if is_transforming() else apply
+    out, rstd = run(x, weight, n, eps)
     return (out, rstd)
 """,
     )
@@ -572,43 +484,8 @@ def op(self, /, values, step, *more):
     \"\"\"What source::add_all_(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if not is_dynamo_compiling() and compiling_callback() is None:
-        if not torch_function_modes() and not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
-            tensors = [step]
-            tensors += values
-            fixed = []
-            pattern = (len(values),)
-            check, function, record, is_checked, is_blind = direct_calls.first.get(pattern, NO_DIRECT_CALL)
-            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                check, function, record, is_checked, is_blind = direct_calls.second.get(pattern, NO_DIRECT_CALL)
-                if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                    check, function, record, is_checked, is_blind = direct_calls.find(pattern, tensors, fixed)
-            if function is not None:
-                if is_blind or not is_grad_enabled():
-                    try:
-                        result = function(list(values), step)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(list(values), step)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                else:
-                    try:
-                        set_grad_enabled(False)
-                        result = function(list(values), step)
-                    except KernelUnavailable as error:
-                        result = instead(function, error)(list(values), step)
-                    except Exception as error:
-                        note_kernel(function, error)
-                        raise
-                    finally:
-                        set_grad_enabled(True)
-                if type(result) is not list or not are_new(result, (values, step), is_checked):
-                    result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
-                increment_version(values)
-                return result
     try:
-        return entry.dispatched.call(values, step)
+        return entry.overload(values, step)
     except Exception as error:
         refuse_type(error)
         raise
@@ -623,31 +500,40 @@ def call(values, step):
     return overload(values, step)
 
 
-def kernel(device, values, step):
-    \"\"\"What stands at a backend's dispatch key.\"\"\"
-    function = choose(device)
-    if not is_grad_enabled():
-        try:
-            result = function(values, step)
-        except KernelUnavailable as error:
-            result = instead(function, error)(values, step)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-    else:
-        try:
-            set_grad_enabled(False)
-            result = function(values, step)
-        except KernelUnavailable as error:
-            result = instead(function, error)(values, step)
-        except Exception as error:
-            note_kernel(function, error)
-            raise
-        finally:
-            set_grad_enabled(True)
-    if type(result) is not list or not are_new(result, (values, step), True):
-        result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
-    return result
+def kernel_of(serving):
+    kinds, watched = set(), watch(serving)
+    def kernel(values, step):
+        \"\"\"What runs at the dispatch key of a backend.\"\"\"
+        function = serving
+        kind = (len(values), step.dtype, step.dim())
+        if kind not in kinds:
+            function = watched
+        if not is_grad_enabled():
+            try:
+                result = function(values, step)
+            except KernelUnavailable as error:
+                result = instead(function, error)(values, step)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+        else:
+            try:
+                set_grad_enabled(False)
+                result = function(values, step)
+            except KernelUnavailable as error:
+                result = instead(function, error)(values, step)
+            except Exception as error:
+                note_kernel(function, error)
+                raise
+            finally:
+                set_grad_enabled(True)
+        if type(result) is not list or not are_new(result, (values, step), True):
+            result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
+        if function is watched:
+            kinds.add(kind)
+            entry.proofs.expect()
+        return result
+    return kernel
 
 
 class add_all_(torch.autograd.Function):
@@ -662,8 +548,8 @@ class add_all_(torch.autograd.Function):
         values, step, = restore_lists(flat, layout.inputs)
         if not in_place:
             values, = below(copies, (values,))
-        output = continue_below(overload, values, step)
-        if is_forward_mode():
+        output = below(overload, values, step)
+        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
             output, = without_bases((output,))
         return layout.flatten_outputs((values, output), (True, True))
 
@@ -699,8 +585,8 @@ class add_all_(torch.autograd.Function):
 
 def quick(ctx, *grads):
     grad_values, grad_output, = restore_lists(grads, ctx.layout.outputs)
-    needs_values, needs_step, = restore_lists((ctx.needs_input_grad if is_whole_backward() else needed_gradients(ctx, is_write=True))[2:], ctx.layout.inputs)
-    if (is_undefined(grad_values) and is_undefined(grad_output)) or not are_plain(grad_values) or not are_plain(grad_output):
+    needs_values, needs_step, = restore_lists((ctx.needs_input_grad if is_whole_backward() or ctx.needs_input_grad.count(True) == 1 else needed_gradients(ctx, is_write=True))[2:], ctx.layout.inputs)
+    if ctx.is_odd or (is_undefined(grad_values) and is_undefined(grad_output)) or not are_plain(grad_values) or not are_plain(grad_output):
         return backward(ctx, *grads)
     values, = restore_lists(ctx.saved_tensors, ctx.saved_lengths)
     if type(values) is not Tensor or values.is_conj() or values.is_neg():
@@ -731,54 +617,59 @@ def quick(ctx, *grads):
     return None, None, *flatten_gradients((gradient_values, gradient_step), ctx.layout.inputs)
 
 
+def record(ctx, layout, in_place, *flat):
+    (keys, is_odd), remaining.keys = remaining.keys, NONE_LEFT
+    values, step, = restore_lists(flat, layout.inputs)
+    given_values = values
+    if not in_place:
+        values, = below(copies, (values,))
+    if is_transforming() or (is_odd and is_functionalizing()):
+        output = below(overload, values, step)
+    else:
+        with below_autograd():
+            output = redispatch(keys, values, step)
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
+        output, = without_bases((output,))
+    output_ = layout.flatten_outputs((values, output), (True, True))
+    if is_odd or are_odd(output):
+        ctx.is_odd = True
+    ctx.layout = layout
+    if in_place:
+        ctx.mark_dirty(*tensors_in((values,)))
+    ctx.materialize_grads = False
+    ctx.known = {"values": known(values), "step": known(step), "output": known(output)}
+    saved, ctx.saved_lengths = flatten_lists((values,), (True,))
+    ctx.to_save = tuple(saved)
+    if forward_ad._current_level >= 0 or is_transforming():
+        tangents = find_tangents(*(given_values or ()), step)
+        if tangents:
+            keep_for_jvp(ctx, {"values": values}, {"values": values, "output": output})
+    return output_
+
+
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
-    if not torch_dispatch_modes() and not is_transforming() and not profiler._is_profiler_enabled and forward_ad._current_level < 0 and (type(values) is list or type(values) is tuple):
-        tensors = [step]
-        tensors += values
-        fixed = []
-        pattern = (len(values),)
-        check, function, record, is_checked, is_blind = direct_calls.first.get(pattern, NO_DIRECT_CALL)
-        if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-            check, function, record, is_checked, is_blind = direct_calls.second.get(pattern, NO_DIRECT_CALL)
-            if not (all([(type(tensor) is Tensor or type(tensor) is Parameter) and not tensor.is_nested for tensor in (*tensors, *fixed)]) and check(*tensors, *fixed)):
-                check, function, record, is_checked, is_blind = direct_calls.find(pattern, tensors, fixed)
-        if function is not None:
-            if is_blind and not torch_function_modes() or not is_grad_enabled():
-                try:
-                    result = function(list(values), step)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(list(values), step)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-            else:
-                try:
-                    set_grad_enabled(False)
-                    result = function(list(values), step)
-                except KernelUnavailable as error:
-                    result = instead(function, error)(list(values), step)
-                except Exception as error:
-                    note_kernel(function, error)
-                    raise
-                finally:
-                    set_grad_enabled(True)
-            if type(result) is not list or not are_new(result, (values, step), is_checked):
-                result = read_result(result, {"values": values, "step": step}, function, is_checked=is_checked)
-            increment_version(values)
+    keys = keyset & BELOW_AUTOGRAD
+    bits = keys.raw_repr()
+    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(values, step))
+    if is_odd and record.around_autograd is not None:
+        result = record.around_autograd(values, step)
+        if result is not NotImplemented:
             return result
-    if not (is_transforming() or is_forward_mode() or (torch.is_grad_enabled() and any_requires_grad(values, step))):
-        return redispatch(overload, keyset & BELOW_AUTOGRAD, values, step)
-    step = plain(step)
+    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):
+        return redispatch(keys, values, step)
+    if is_odd:
+        step = plain(step)
     refuse_overlap({"values": values, "step": step})
     in_place = not (is_transforming() or is_forward_mode() or has_view((values,)))
     if in_place:
         refuse_leaves({"values": values})
     given_values = values
-    leave_keys(keyset & BELOW_AUTOGRAD)
+    remaining.keys = keys, is_odd
+    run = apply_under_transforms if is_transforming() else apply
     flat, lengths = flatten_lists((values, step), (True, False))
     layout = Layout(lengths)
-    results = apply(layout, in_place, *flat)
+    results = run(layout, in_place, *flat)
     values, output, = restore_lists(results, layout.outputs)
     if not in_place:
         overwrite((given_values,), (values,))

@@ -1,4 +1,4 @@
-"""The direct call is the dispatcher's way: in every mode, for every kind of tensor, for every shape of schema."""
+"""A native call is the dispatcher's way: in every mode, for every kind of tensor, for every shape of schema."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from dispatch.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
 from custom_autograd.dispatch import proofs
-from custom_autograd.dispatch.direct_calls import through_dispatcher
-from custom_autograd.native.native_calls import NativeCalls
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.dispatch.proofs import through_dispatcher
+from custom_autograd.native.native_calls import why_not
 
-SLOW = ("compile", "export", "linearize")  # these trace the call, which takes no direct call: a third of the kinds
+SLOW = ("compile", "export", "linearize")  # these trace the call, which is not native: a third of the kinds
 TRANSFORMS = (
     "grad of grad",
     "grad of a constant",
@@ -30,16 +29,7 @@ TRANSFORMS = (
     "hessian",
     "jit.trace",
 )
-"""These take no direct call either: `make test` looks at every third op."""
-
-
-@pytest.fixture(params=["native", pytest.param("python", marks=pytest.mark.slow)], autouse=True)
-def direct_calls_by(request, monkeypatch):
-    """Direct calls are those of C++, or those of generated Python."""
-    monkeypatch.setattr(NativeCalls, "are_learnt", request.param == "native")
-    changes.note()  # forget what has been learnt
-    yield
-    changes.note()
+"""These calls are not native either: `make test` looks at every third op."""
 
 
 def shown(value: Any) -> Any:
@@ -85,7 +75,7 @@ def outcome(mode: str, grid_op: GridOp, kind: str) -> list[Any]:
         result = MODES[mode](grid_op.call, x, y, seen)
         seen.append(shown(result))
         seen += gradients(result, x, y)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other direct call must raise it too
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other way must raise it too
         seen.append((type(error).__name__, first_line(error)))
     seen += [shown(x), shown(y)]
     return seen
@@ -113,7 +103,7 @@ def gradients(result: Any, x: Any, y: Any) -> list[Any]:
 
 
 def cells():
-    """Every mode for every op; each second one is slow, and more of the modes without direct calls."""
+    """Every mode for every op; each second one is slow, and more of the modes without native calls."""
     for index, mode in enumerate(MODES):
         for place, op in enumerate(OPS):
             step = 3 if mode in TRANSFORMS else 2
@@ -123,36 +113,34 @@ def cells():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("mode", "op"), list(cells()))
-def test_every_cell_is_the_same_called_directly_and_through_the_dispatcher(mode, op):
+def test_every_cell_is_the_same_called_natively_and_through_the_dispatcher(mode, op):
     differences = []
     for kind in list(KINDS)[::3] if mode in SLOW else KINDS:
         for _ in range(2):
-            OPS[op].call(*numbers(3, 2))  # a direct call for plain tensors is known: no other tensor may pass for one
+            OPS[op].call(*numbers(3, 2))  # the kind of plain tensors is known: no other tensor may pass for one
         runs = [outcome(mode, OPS[op], kind) for _ in range(1 if mode in SLOW else 3)]
         with through_dispatcher():
             expected = outcome(mode, OPS[op], kind)
         differences += [(kind, run, expected) for run in (runs[0], runs[-1]) if run != expected]
 
-    assert [] == [f"{kind}:\n  direct     {found}\n  dispatcher {expected}" for kind, found, expected in differences]
+    assert [] == [f"{kind}:\n  native     {found}\n  dispatcher {expected}" for kind, found, expected in differences]
 
 
 @pytest.mark.parametrize("op", [name for name in OPS if name != "in_place"])
-def test_plain_calls_are_direct(op, monkeypatch):
+def test_plain_calls_are_native(op):
     """Without this, the grid could compare the dispatcher with itself."""
     x, y = numbers(3, 2)
-    for _ in range(2):
-        OPS[op].call(x, y)
-    dispatched = OPS[op].op._record.dispatched
-    monkeypatch.setattr(dispatched, "_call", lambda *args, **kwargs: pytest.fail("the dispatcher was called"))
+    for leaf in (x, y, x, y):
+        OPS[op].call(leaf.requires_grad_(leaf is x), y)
+    native = OPS[op].op._record.proofs.native
 
-    OPS[op].call(x, y)
-    OPS[op].call(x.requires_grad_(), y)
-    OPS[op].call(x, y)
+    assert (why_not(OPS[op].op._record) is None) == (native is not None and native.call.count_kinds() > 0)
 
 
 def test_a_road_that_differs_is_reported(monkeypatch):
-    """The comparison itself: a direct call with another kernel than the dispatcher's is found."""
-    monkeypatch.setattr(proofs.Prover, "prove", lambda *_: proofs.Proof(lambda x, y: x - y, None, False, False))
+    """The comparison itself: a native call with another kernel than the dispatcher's is found."""
+    wrong = proofs.Proof(lambda x, y: x - y, None, is_checked=False)
+    monkeypatch.setattr(proofs.Prover, "_prove", lambda *_, **__: wrong)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         OPS["one"].op._record.forget()

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.calls.source import Source
-from custom_autograd.dispatch.direct_calls import through_dispatcher
 from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.dispatch.proofs import through_dispatcher
 
 NUMBERS = itertools.count()
 PARTS = {"_kernel", "recording", "_autograd"}
@@ -35,16 +35,10 @@ def parts_of(op):
     return PARTS & set(vars(generated_code_of(op._record)))
 
 
-def test_a_direct_call_without_gradients_needs_no_part(op):
+def test_a_call_through_the_dispatcher_needs_all_parts(op, generated_python):
     op(torch.ones(2), torch.ones(2))
 
-    assert set() == parts_of(op)
-
-
-def test_a_direct_call_with_gradients_needs_what_records_it(op, generated_python):
-    op(torch.ones(2, requires_grad=True), torch.ones(2))
-
-    assert {"recording"} == parts_of(op)
+    assert PARTS == parts_of(op)
 
 
 def test_a_native_call_with_gradients_and_its_backward_need_no_part(op):
@@ -53,14 +47,6 @@ def test_a_native_call_with_gradients_and_its_backward_need_no_part(op):
 
     assert set() == parts_of(op)
     assert "__call__" not in vars(type(op))
-
-
-def test_the_call_through_the_dispatcher_is_generated_when_it_is_made(op):
-    op(torch.ones(2), torch.ones(2))
-    before = op._record.dispatched._call is not None
-    torch.func.grad(lambda x: op(x, torch.ones(2)).sum())(torch.ones(2))
-
-    assert (False, True) == (before, op._record.dispatched._call is not None)
 
 
 def test_the_call_that_compilers_trace_is_generated_when_they_do(op, fresh_compiler):

@@ -72,14 +72,14 @@ if __name__ == "__main__":
 """
 LOCKED = """
 from custom_autograd.registration import registry
-from custom_autograd.dispatch import direct_calls
+from custom_autograd.dispatch import proofs
 from custom_autograd.values import validation
 from custom_autograd.torch_private.registered_kernels import changes
 
 held, done = threading.Event(), threading.Event()
 
 def hold():
-    with registry.one_declaration_at_a_time(), cube._record.lock, changes.lock, direct_calls._lock, validation._lock:
+    with registry.one_declaration_at_a_time(), cube._record.lock, changes.lock, proofs._lock, validation._lock:
         held.set()
         done.wait()
 

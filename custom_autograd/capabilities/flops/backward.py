@@ -102,6 +102,7 @@ def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]
 
     node.register_prehook(begin)
     setattr(node, BEFORE_RULES, begin_again)
+    node.is_odd = True  # the general backward runs, which calls it
     node.register_hook(end)
 
 
