@@ -13,7 +13,7 @@ NOTE [why apply is not Function.apply]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.parameters import by_position
@@ -39,6 +39,7 @@ class FunctionWriter:
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
+        self.write_quick_jvp: Callable[[], None] = lambda: None
 
     def write(self) -> None:
         """Write the class."""
@@ -275,6 +276,7 @@ class FunctionWriter:
         with source.block(f"def jvp({', '.join(parameters)})"):
             if self.has_lists:
                 source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")
+            self.write_quick_jvp()
             given = "{" + ", ".join(f'"{name}": $tangent${name}' for name in self.differentiable) + "}"
             source.line(f"$tangents = $jvp_of($ctx, {given})")
             returned = [f'$tangents.get("{name}")' for name in self.results]

@@ -11,7 +11,7 @@ A rule that returns None says that the gradient is zero everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +24,10 @@ from custom_autograd.core.errors import GradientError, GradientUnavailable, Orig
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.saved_hooks import without_hooks
-from custom_autograd.torch_private.transforms import require_gradient
+from custom_autograd.torch_private.storages import storages_of
+from custom_autograd.torch_private.transforms import require_gradient, without_history
 from custom_autograd.values.named import Named
-from custom_autograd.values.tensors import plain
+from custom_autograd.values.tensors import filled, known, plain
 from custom_autograd.values.user_code import add_note, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
@@ -84,6 +85,25 @@ class Jvp:
             found.update(self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded))
         self.missing = tuple(name for name in absent if name not in derivable)
         return found
+
+    def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
+        """Return the one tangent that the rule returned in a call that records nothing.
+
+        Args:
+            found: what it returned (Any: of the user's code).
+            like: the result.
+            given: the tangents of the inputs.
+        """
+        assert self.plan.jvp is not None
+        is_plain = type(found) is Tensor and found.shape == like.shape and found.dtype == like.dtype
+        if not is_plain or found.requires_grad:
+            (name,) = self.results
+            read = filled(self._reader.read(self.plan.jvp, found, {name: known(like)}).get(name), like)
+            found = without_history(read)
+        tangent: Tensor = found
+        own = storages_of(tangent)
+        shared = own is None or any(not own.isdisjoint(storages_of(one) or own) for one in given if one is not None)
+        return tangent.clone() if shared else tangent
 
     def origin(self, rule: Rule | None = None) -> Origin:
         """Return what errors about the op, or about one of its rules, have in common."""
@@ -178,11 +198,11 @@ class Jvp:
         try:
             result = noted(str(self.plan.declaration.name), rule)(**arguments)
         except Exception as error:
-            self._note_absent(error, arguments)
+            self.note_absent(error, arguments)
             raise
         return self._reader.read(rule, result, metadata)
 
-    def _note_absent(self, error: Exception, arguments: ByName) -> None:
+    def note_absent(self, error: Exception, arguments: ByName) -> None:
         """Note on an exception that left a jvp rule which tangents the rule was given as None."""
         for name, value in arguments.items():
             if name in self.asked and any(one is None for one in flat(value, keep_none=True)):

@@ -14,6 +14,7 @@ from custom_autograd.autograd.native_nodes import keeps_metadata, uses_own_conte
 from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.autograd.quick_backward import QuickWriter
 from custom_autograd.autograd.quick_gradients import ReadingWriter
+from custom_autograd.autograd.quick_jvp import QuickJvpWriter
 from custom_autograd.calls.passing import pass_on
 from custom_autograd.calls.source import Source, tuple_of
 from custom_autograd.core.schema import Output
@@ -37,6 +38,9 @@ class NodeWriter:
         self.reading = ReadingWriter(function, is_checked=is_checked, keeps_metadata=self.keeps_metadata)
         self.quick = QuickWriter(function, self.reading)
         self.has_native_quick = has_native_quick
+        self.quick_jvp = QuickJvpWriter(function, keeps_metadata=self.keeps_metadata)
+        if self.quick_jvp.is_possible:
+            function.write_quick_jvp = self.quick_jvp.write
 
     def write(self) -> None:
         """Write `$quick`, and `$record`, the forward of a node."""
@@ -141,7 +145,9 @@ class NodeWriter:
             source.line(f"$tangents = $find_tangents({', '.join(values)})")
             with source.block("if $tangents"):
                 if not self.keeps_metadata:
-                    with source.block("if $ctx.known is None"):
+                    recorded = "$tangents > 1 or $is_transforming() or True in $ctx.needs_input_grad"
+                    asked = f" and ({recorded})" if self.quick_jvp.is_possible else ""
+                    with source.block(f"if $ctx.known is None{asked}"):
                         source.line(f"$ctx.known = {function.metadata()}")
                 source.line(function.kept_for_jvp())
 

@@ -30,9 +30,7 @@ class AutogradWriter:
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
             source.line("$keys = $keyset & $BELOW_AUTOGRAD")
-            source.line("$bits = $keys.raw_repr()")
-            source.line(f"$is_odd = $bits & $NOT_PLAIN or ($bits & $PYTHON and $has_python_key({self._tensors()}))")
-            with source.block("if $is_odd and $record.around_autograd is not None"):
+            with source.block(f"if $record.around_autograd is not None and {self._is_odd()}"):
                 source.line(f"$result = $record.around_autograd({pass_on(schema)})")
                 with source.block("if $result is not $NotImplemented"):
                     source.line("return $result")
@@ -55,8 +53,14 @@ class AutogradWriter:
             self._write_preparation(tensors)
             self._write_application()
 
-    def _tensors(self) -> str:
-        return ", ".join(argument.name for argument in self.schema.tensor_arguments)
+    def _is_odd(self) -> str:
+        """Return source of whether any tensor is not a plain strided one; a mode has the key of wrappers, too."""
+        tensors = self.schema.tensor_arguments
+        not_plain = [f"$type({one.name}) is not $Tensor" for one in tensors if one.type == "Tensor"]
+        asked = " or ".join(not_plain) if len(not_plain) == len(tensors) else "True"
+        names = ", ".join(argument.name for argument in tensors)
+        wrapped = f"$keys.raw_repr() & $PYTHON and ({asked}) and $has_python_key({names})"
+        return f"($keys.raw_repr() & $NOT_PLAIN or ({wrapped}))"
 
     def _refuses(self) -> bool:
         """Return True if a write that no rule accounts for would make gradients wrong."""
@@ -64,6 +68,7 @@ class AutogradWriter:
 
     def _write_preparation(self, tensors: list[str]) -> None:
         """Take lazy bits and unwanted histories off the inputs."""
+        self.source.line(f"$is_odd = {self._is_odd()}")
         for argument in self.schema.tensor_arguments:
             if argument.is_mutated:
                 continue

@@ -25,6 +25,7 @@ from custom_autograd.torch_private import dispatch, edges, functions, modes, tra
 from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, tensors
 from custom_autograd.values.named import Named
+from custom_autograd.values.user_code import noted
 
 
 class RecordingCode:
@@ -125,6 +126,8 @@ def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
     return {
         "backward_of": derivatives.backward,
         "jvp_of": derivatives.jvp,
+        "primal_of": transforms.primal_of,
+        **_jvp_helpers(derivatives),
         "output_metadata": output_metadata,
         "free_saved": functions.free_saved,
         "running": Running(),
@@ -143,6 +146,16 @@ def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
         "Named": Named,
         "restore_lists": lists.restore,
         "flatten_gradients": flatten_gradients,
+    }
+
+
+def _jvp_helpers(derivatives: Derivatives) -> dict[str, Any]:
+    """Return what the quick jvp calls; what computes tangents is loaded for the first one."""
+    rule = derivatives.plan.jvp
+    return {
+        "jvp_rule": None if rule is None else noted(str(derivatives.plan.declaration.name), rule),
+        "note_absent": lambda error, given: derivatives.tangents.note_absent(error, given),
+        "read_tangent": lambda found, like, given: derivatives.tangents.read_one(found, like, given),
     }
 
 

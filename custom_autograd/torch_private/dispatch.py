@@ -69,11 +69,12 @@ def are_lazy_bits_ignored() -> bool:
 
 def heeding_lazy_bits() -> AbstractContextManager[Any]:  # Any: the guard object
     """Let operations conjugate and negate lazily while the context is open."""
-    excluded = _C._dispatch_tls_local_exclude_set()
-    for key in LAZY:
-        excluded = excluded - KeySet(getattr(_C.DispatchKey, key))
+    excluded = _C._dispatch_tls_local_exclude_set() - _LAZY_KEYS
     guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
     return guard
+
+
+_LAZY_KEYS = functools.reduce(operator.or_, (KeySet(getattr(_C.DispatchKey, key)) for key in LAZY))
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: the guard object
