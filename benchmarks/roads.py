@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701 - it has no public name
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import through_dispatcher

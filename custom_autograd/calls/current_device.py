@@ -39,11 +39,24 @@ class OnDevice:
 def _switching(function: Function) -> Function:
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and _are_on_the_host(args):
+            return function(*args)
         with on_device_of([*args, *kwargs.values()]):
             return function(*args, **kwargs)
 
     run.kernel_function = function  # type: ignore[attr-defined]  # see kernel_behind
     return run
+
+
+def _are_on_the_host(values: Sequence[Any]) -> bool:
+    """Return True if it is quickly seen that no value is on an accelerator, which a build for CUDA always may have."""
+    for value in values:
+        if not (value.device.type == "cpu" if isinstance(value, torch.Tensor) else type(value) in NUMBERS):
+            return False
+    return bool(values) and isinstance(values[0], torch.Tensor)
+
+
+NUMBERS = (int, float, bool, str, type(None))
 
 
 def _may_be_elsewhere(device_type: str | None) -> bool:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from custom_autograd.pytrees.argument_tree import ArgumentTree
 
 
-def make_call(record: OpRecord) -> Callable[..., Any]:
+def make_call(record: OpRecord, overload: Callable[..., Any] | None) -> Callable[..., Any]:
     """Make the call through the dispatcher. It follows from the schema alone, so rules may change without it.
 
     Any: takes and returns what the schema says, here and below.
     """
     helpers = {
-        "overload": record.overload,
+        "overload": overload,
         "output": record.output,
         **refusals.helpers(record.declaration),
         "is_compiling": torch.compiler.is_compiling,
@@ -44,6 +44,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     helpers = {
         **refusals.helpers(record.declaration),
         "entry": record,
+        "profiler": torch.autograd.profiler,
         "is_compiling": torch.compiler.is_compiling,
         "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
         "refuse_type": _refuse_type(record),
@@ -148,7 +149,8 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
                 source.line("$refuse_more($more)")
         _write_conversions(source, schema, "$entry.output")
         with _explaining(source):
-            _write_return(source, schema, f"$entry.overload({pass_on(schema)})")
+            overload = "($entry.observed if $profiler._is_profiler_enabled else $entry.overload)"
+            _write_return(source, schema, f"{overload}({pass_on(schema)})")
 
 
 @contextmanager
@@ -215,14 +217,9 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool, is_watched
 
 
 def _kind(schema: Schema) -> str:
-    """Return source of the kind of a call: dtype and number of dimensions of each tensor, and how long lists are."""
-    facts = []
-    for argument in schema.tensor_arguments:
-        name = argument.name
-        if argument.is_tensor_list:
-            facts.append(f"{name} is not None and $len({name})" if argument.is_optional else f"$len({name})")
-        elif argument.is_optional:
-            facts.append(f"{name} is not None and ({name}.dtype, {name}.dim())")
-        else:
-            facts += [f"{name}.dtype", f"{name}.dim()"]
+    """Return source of the kind of a call: dtype and number of dimensions of the first tensor, and which are given."""
+    first = next((argument.name for argument in schema.tensor_arguments if argument.type == "Tensor"), None)
+    facts = [] if first is None else [f"{first}.dtype", f"{first}.dim()"]
+    facts += [f"{argument.name} is None" for argument in schema.tensor_arguments if argument.is_optional]
+    facts += [f"$len({argument.name})" for argument in schema.tensor_arguments if argument.type.endswith("[]")]
     return tuple_of(facts)

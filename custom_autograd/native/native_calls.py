@@ -171,7 +171,7 @@ class NativeCalls:
         """Run a call through the dispatcher, where observers see it; arguments are those of the op."""
         dispatched = self._record.dispatched
         assert dispatched is not None  # the op is attached
-        return dispatched.call(*args, **kwargs)
+        return dispatched.observed(*args, **kwargs)
 
     def _recipe_for_kinds(self) -> Recipe | None:
         generated = generated_code_of(self._record)

@@ -21,6 +21,7 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
     record.library, record.dispatcher_name = library, dispatcher_name
     record.overload = _overload(dispatcher_name)
+    record.observed = dispatch.observed(record.overload)
     if record.declaration.schema.is_one_tuple:
         output = dispatcher_name.suffixed(SUFFIX)
         library.define(
@@ -34,6 +35,7 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
 
 def _overload(name: Name) -> OpOverload:
     overload: OpOverload = getattr(getattr(getattr(torch.ops, name.namespace), name.name), name.overload or DEFAULT)
+    dispatch.use_python_dispatch(overload)
     return overload
 
 

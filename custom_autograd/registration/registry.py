@@ -42,8 +42,8 @@ class DispatchedCalls(Protocol):
     in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
 
     @property
-    def call(self) -> GeneratedCall:
-        """Return the call of the flat op."""
+    def observed(self) -> GeneratedCall:
+        """Return the call of the flat op, as observers below Python see it."""
         raise NotImplementedError
 
 
@@ -78,6 +78,7 @@ class OpRecord:
         kernels: its kernels by device type.
         dispatcher_name: its name in the dispatcher; its own, until a replacement takes that.
         overload: the dispatcher's op.
+        observed: what calls it so that profilers see it.
         output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.
         dispatched: its calls by way of the dispatcher; None until it is defined.
@@ -106,6 +107,7 @@ class OpRecord:
         self.dispatcher_name = declaration.name
         self.overload: OpOverload | None = None
         self.output: OpOverload | None = None
+        self.observed: Callable[..., Any] | None = None
         self.library: torch.library.Library | None = None
         self.dispatched: DispatchedCalls | None = None
         self.handle: OwnDefinition | None = None

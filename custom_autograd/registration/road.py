@@ -19,7 +19,7 @@ class Road:
     Attributes:
         autograd: at the Autograd key, by None: (keyset, *args, **kwargs).
         kernels: at the key of a backend, by device type.
-        batched: at the key of vmap, by None; False if every call needs the general way.
+        batched: at the key of vmap, by None: what returns None for calls that need the general way.
     """
 
     __slots__ = ("__weakref__", "autograd", "batched", "kernels")

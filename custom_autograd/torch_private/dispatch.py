@@ -12,8 +12,9 @@
 - `OpOverload._handle.redispatch_boxed`: what `OpOverload.redispatch` calls, whose own parameter `keyset` is in the way
   of an argument of that name (torch 2.15 and before).
 - `_C._get_operation_overload`: `torch.ops` cannot tell an overload that does not exist from one that has no kernels.
-- `OpOverload._is_pyobj_dispatcher_enabled`: from torch 2.15 on, whether the dispatcher's steps are done on Python
-  objects, as for ops of torch.library.custom_op: profilers do not see such ops.
+- `OpOverload._enable_pyobj_dispatch`, `_is_pyobj_dispatcher_enabled`, `_pyobj_dispatcher`, `_cpp_dispatch_handle`: from
+  torch 2.15 on the dispatcher's steps may be done on Python objects, as for ops of torch.library.custom_op: that takes
+  two thirds of the time, and profilers do not see such ops.
 - `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
 """
 
@@ -127,6 +128,19 @@ _SKIPPED = KeySet(_C.DispatchKey.ADInplaceOrView) | KeySet(_C.DispatchKey.Backen
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Return True if operations on a tensor go to the `__torch_dispatch__` of its class."""
     return bool((_C._dispatch_keys(tensor).raw_repr()) & PYTHON)
+
+
+def use_python_dispatch(overload: OpOverload) -> None:
+    """Let the dispatcher do its steps for an overload on Python objects, from torch 2.15 on."""
+    enable = getattr(overload, "_enable_pyobj_dispatch", None)
+    if enable is not None:
+        enable(True)
+
+
+def observed(overload: OpOverload) -> Callable[..., Any]:  # Any: any op's call
+    """Return a function that calls an op so that profilers see it: where Python dispatch hides it, past that."""
+    found: Callable[..., Any] = getattr(overload, "_cpp_dispatch_handle", overload)
+    return found
 
 
 def has_python_dispatch(overload: OpOverload) -> bool:

@@ -55,7 +55,7 @@ def op(self, /, x, y, *more):
     if more:
         refuse_more(more)
     try:
-        return entry.overload(x, y)
+        return (entry.observed if profiler._is_profiler_enabled else entry.overload)(x, y)
     except Exception as error:
         refuse_type(error)
         raise
@@ -75,7 +75,7 @@ def kernel_of(serving):
     def kernel(x, y):
         \"\"\"What runs at the dispatch key of a backend.\"\"\"
         function = serving
-        kind = (x.dtype, x.dim(), y.dtype, y.dim())
+        kind = (x.dtype, x.dim())
         if kind not in kinds:
             function = watched
         if not is_grad_enabled():
@@ -205,14 +205,13 @@ def record(ctx, x, y):
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    bits = keys.raw_repr()
-    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(x, y))
-    if is_odd and record.around_autograd is not None:
+    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
         result = record.around_autograd(x, y)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
         return redispatch(keys, x, y)
+    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
     if is_odd:
         x = plain(x)
     if is_odd:
@@ -242,7 +241,7 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
     try:
-        out, _ = entry.overload(x, weight, n, eps=eps)
+        out, _ = (entry.observed if profiler._is_profiler_enabled else entry.overload)(x, weight, n, eps=eps)
         return out
     except Exception as error:
         refuse_type(error)
@@ -266,7 +265,7 @@ def kernel_of(serving):
     def kernel(x, weight=None, n=2, *, eps=1e-06):
         \"\"\"What runs at the dispatch key of a backend.\"\"\"
         function = serving
-        kind = (x.dtype, x.dim(), weight is not None and (weight.dtype, weight.dim()))
+        kind = (x.dtype, x.dim(), weight is None)
         if kind not in kinds:
             function = watched
         if not is_grad_enabled():
@@ -452,14 +451,13 @@ def record(ctx, x, weight, n, eps):
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    bits = keys.raw_repr()
-    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(x, weight))
-    if is_odd and record.around_autograd is not None:
+    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(x, weight))):
         result = record.around_autograd(x, weight, n, eps=eps)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
         return redispatch(keys, x, weight, n, eps=eps)
+    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(x, weight)))
     if is_odd:
         x = plain(x)
     if is_odd:
@@ -485,7 +483,7 @@ def op(self, /, values, step, *more):
     if more:
         refuse_more(more)
     try:
-        return entry.overload(values, step)
+        return (entry.observed if profiler._is_profiler_enabled else entry.overload)(values, step)
     except Exception as error:
         refuse_type(error)
         raise
@@ -505,7 +503,7 @@ def kernel_of(serving):
     def kernel(values, step):
         \"\"\"What runs at the dispatch key of a backend.\"\"\"
         function = serving
-        kind = (len(values), step.dtype, step.dim())
+        kind = (step.dtype, step.dim(), len(values))
         if kind not in kinds:
             function = watched
         if not is_grad_enabled():
@@ -650,14 +648,13 @@ def record(ctx, layout, in_place, *flat):
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    bits = keys.raw_repr()
-    is_odd = bits & NOT_PLAIN or (bits & PYTHON and has_python_key(values, step))
-    if is_odd and record.around_autograd is not None:
+    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(values, step))):
         result = record.around_autograd(values, step)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):
         return redispatch(keys, values, step)
+    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(values, step)))
     if is_odd:
         step = plain(step)
     refuse_overlap({"values": values, "step": step})

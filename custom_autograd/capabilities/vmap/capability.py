@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from custom_autograd.autograd.reference import is_about_randomness
 from custom_autograd.calls.bind import Binder
+from custom_autograd.capabilities.vmap.quick_rule import find_quick_rule
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.named_tuples import results_in_order
@@ -74,9 +75,24 @@ def _has_loop(record: OpRecord) -> bool:
 
 
 def _kernel(record: OpRecord) -> Callable[..., Any]:
-    bind = Binder(record.declaration.schema)
+    road, general = record.road, _general(record)
 
-    overload = opened(record)
+    def find() -> Callable[..., Any]:
+        return find_quick_rule(record) or (lambda *_, **__: None)
+
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+        found = (road.batched.get(None) or road.keep("batched", None, find))(*args, **kwargs)
+        return general(*args, **kwargs) if found is None else found
+
+    around: Callable[..., Any] = batched
+    for capability in record.capabilities:
+        around = capability.around_batched(record, around)
+    return outside_compilation(around)
+
+
+def _general(record: OpRecord) -> Callable[..., Any]:
+    """Return the batching kernel for all calls."""
+    bind, overload = Binder(record.declaration.schema), opened(record)
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
         level = VmapLevel()
@@ -103,10 +119,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
                 results, out_dims = _by_rule(record, rule, bind, level, bind.converted(values), dims)
         return _handed_back(record, raw, level.wrap(results, out_dims))
 
-    around: Callable[..., Any] = batched
-    for capability in record.capabilities:
-        around = capability.around_batched(record, around)
-    return outside_compilation(around)
+    return batched
 
 
 def is_batched(dims: Any) -> bool:  # Any: a pytree of dimensions
