@@ -6,6 +6,7 @@ Each row is one run in which the peers take turns; only peers that give the righ
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -122,7 +123,7 @@ def applied(
 ) -> Any:
     """Return what makes the cases of transforms of some peers."""
     x, y = torch.rand(shape), torch.rand(shape)
-    return lambda by_name: {f"{name} | ": lambda f=transform(by_name[name]): f(x, y) for name in names}
+    return lambda by_name: {f"{name} | ": functools.partial(transform(by_name[name]), x, y) for name in names}
 
 
 def dual(names: tuple[str, ...]) -> Any:
@@ -130,7 +131,7 @@ def dual(names: tuple[str, ...]) -> Any:
 
     def cases(by_name: Mapping[str, Call]) -> Cases:
         x, y = (forward_ad.make_dual(torch.rand(8), torch.rand(8)) for _ in range(2))
-        return {f"{name} | ": lambda op=by_name[name]: op(x, y) for name in names}
+        return {f"{name} | ": functools.partial(by_name[name], x, y) for name in names}
 
     return cases
 
@@ -168,8 +169,8 @@ ROADS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[Mapp
 }
 """By name: what is open meanwhile, and the calls."""
 
-PROCESSES = {"newer torch": {"ROADS_TORCH": "2.19.0"}, "no native calls": {"CUSTOM_AUTOGRAD_NATIVE": "0"}}
-"""Plain calls in a process of their own, by what its environment says."""
+PROCESSES = {"newer torch": ({}, "2.19.0"), "no native calls": ({"CUSTOM_AUTOGRAD_NATIVE": "0"}, "")}
+"""Plain calls in a process of their own: what its environment says, and which version its torch."""
 
 
 def road_group(seconds: float) -> dict[str, Timing]:
@@ -179,16 +180,22 @@ def road_group(seconds: float) -> dict[str, Timing]:
     for road, (around, make) in ROADS.items():
         with around():
             found |= {f"{road}: {name}": timing for name, timing in measure(make(by_name), seconds=each).items()}
-    for road, environment in PROCESSES.items():
-        found |= {f"{road}: {name}": timing for name, timing in in_process(environment, each).items()}
+    for road, (environment, version) in PROCESSES.items():
+        found |= {f"{road}: {name}": timing for name, timing in in_process(environment, version, each).items()}
     return found | compilation(by_name)
 
 
-def in_process(environment: Mapping[str, str], seconds: float) -> dict[str, Timing]:
+def in_process(environment: Mapping[str, str], version: str, seconds: float) -> dict[str, Timing]:
     """Return the timings of plain calls in another process."""
-    command = [sys.executable, "-W", "ignore", __file__, str(seconds)]
+    program = f"import torch; torch.__version__ = {version!r} or torch.__version__; import roads; roads.main({seconds})"
+    command = [sys.executable, "-W", "ignore", "-c", program]
     finished = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, cwd=Path.cwd()
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
     )
     return {name: Timing(*figures) for name, figures in json.loads(finished.stdout).items()}
 
@@ -231,14 +238,10 @@ def uncached() -> Iterator[None]:
         yield
 
 
-def main() -> None:
+def main(seconds: float) -> None:
     """Print the timings of plain calls in this process, as JSON."""
     torch.set_num_threads(1)
     by_name = {"by name": peers.by_name(), "drop-in": peers.drop_in(), LIBRARY: peers.torch_library()}
     cases = {case: work for name, op in by_name.items() for case, work in modes_of(name, op, pair()).items()}
-    timings = measure(cases, seconds=float(sys.argv[1]))
+    timings = measure(cases, seconds=seconds)
     print(json.dumps({name: [t.minimum, t.median, t.rounds, t.calls] for name, t in timings.items()}))
-
-
-if __name__ == "__main__":
-    main()
