@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the modules beside this file
 
 import first_calls
 import overhead_tables
+import roads
 from groups import CALLS_PER_GRAPH, GROUPS, call_group, compiled_group
 from kinds import IN_CPP, KINDS, kinds_group
 
@@ -29,7 +30,7 @@ from custom_autograd.benchmarking.interleaved import Timing, measure
 from custom_autograd.benchmarking.machine import describe_machine
 from custom_autograd.native.loading import library
 
-NAMES = ["call", *GROUPS, "kinds", "compiled", "first calls", "new processes", "import"]
+NAMES = ["call", *GROUPS, "kinds", "compiled", "roads", "first calls", "new processes", "import"]
 TARGETS = (  # ours, the peer, how their ratio has to compare, with what in which mode
     ("by name", "torch.library", "<=", {"no grad": 0.22, "forward": 0.32, "forward + backward": 0.62}),
     ("drop-in", "torch.library", "<=", {"no grad": 0.22, "forward": 0.37, "forward + backward": 0.67}),
@@ -57,6 +58,7 @@ TARGETS = (  # ours, the peer, how their ratio has to compare, with what in whic
         (f"{name}{IN_CPP}", f"C++ {name}", "<=", {"no grad": 0.55, "forward": 0.60, "forward + backward": 1.00})
         for name in KINDS
     ),
+    *roads.targets(),
 )
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
 
@@ -90,6 +92,8 @@ def measure_group(group: str, missing: dict[str, str], seconds: float) -> dict[s
     if group == "compiled":
         graphs = measure(compiled_group(missing), seconds=seconds)
         return {name: per_op(timing) for name, timing in graphs.items()}
+    if group == "roads":
+        return roads.road_group(4 * seconds)
     if group == "first calls":
         return first_calls.first_calls(rounds=max(5, round(20 * seconds)))
     if group == "new processes":

@@ -145,11 +145,20 @@ def kinds(recorded: list[dict[str, Any]]) -> str:
     return table([f"PyTorch {torch_of(newest)}, µs per call, {cases}", *MODES, "its kernel alone"], rows)
 
 
+def roads(recorded: list[dict[str, Any]]) -> str:
+    """Return the ratios of calls that are not plain, as `ratios` does."""
+    return _ratios(recorded, is_road=True)
+
+
 def ratios(recorded: list[dict[str, Any]]) -> str:
-    """Return every target and the ratio that was measured for it, with a column per torch."""
+    """Return every other target and the ratio that was measured for it, with a column per torch."""
+    return _ratios(recorded, is_road=False)
+
+
+def _ratios(recorded: list[dict[str, Any]], *, is_road: bool) -> str:
     heads = ["ratio", "mode", "at most", *(f"PyTorch {torch_of(one)}" for one in recorded)]
     rows = []
-    for row in recorded[0]["ratios"]:
+    for row in [one for one in recorded[0]["ratios"] if is_road == (": " in one["ours"])]:
         found = [_ratio(one, row) for one in recorded]
         rows.append([f"{row['ours']} / {row['peer']}", row["mode"] or "-", str(row["target"]), *found])
     return table(heads, rows)
@@ -158,6 +167,7 @@ def ratios(recorded: list[dict[str, Any]]) -> str:
 TABLES = {
     "calls": calls,
     "ratios": ratios,
+    "roads": roads,
     "levels": levels,
     "kinds": kinds,
     "graphs": graphs,

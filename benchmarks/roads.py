@@ -173,6 +173,22 @@ PROCESSES = {"newer torch": ({}, "2.19.0"), "no native calls": ({"CUSTOM_AUTOGRA
 """Plain calls in a process of their own: what its environment says, and which version its torch."""
 
 
+LIMITS = {
+    "checkpoint": {"forward + backward": 0.66},
+    "function mode": {"no grad": 0.36, "forward": 0.26, "forward + backward": 0.54},
+    "no native calls": {"no grad": 0.85, "forward": 0.75, "forward + backward": 0.90},
+}
+"""Ratios that are not to be passed; on every other road 1.0."""
+
+
+def targets() -> list[tuple[str, str, str, dict[str, float]]]:
+    """Return the targets of all roads, as in overhead.py: against each peer that gives the right result there."""
+    roads = [*ROADS, *PROCESSES, "compile, aot_eager", "compile, inductor"]
+    names = [(f"{road}: {ours}", f"{road}: {peer}") for road in roads for ours in OURS for peer in (LIBRARY, FUNCTION)]
+    limits = {name: LIMITS.get(name.partition(":")[0], dict.fromkeys(["", *MODES], 1.0)) for name, _ in names}
+    return [(ours, peer, "<=", limits[ours]) for ours, peer in names]
+
+
 def road_group(seconds: float) -> dict[str, Timing]:
     """Return the timings of all rows, in µs, as "road: peer | mode"."""
     by_name, found = ops(), {}

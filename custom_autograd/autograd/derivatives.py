@@ -52,10 +52,6 @@ class Derivatives:
 
         return TangentMemory(self.plan.declaration)
 
-    def keep_for_jvp(self, ctx: Any, values: ByName, results: ByName) -> None:
-        """Keep what forward mode reads right after forward; the jvp takes it off ctx again."""
-        ctx.forward = (dict(values), dict(results))
-
     def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
         """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
         if any(ctx.needs_input_grad) and transforms.has_forward_transform():

@@ -22,6 +22,9 @@ from custom_autograd.calls.source import Source, tuple_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.torch_private.functions import MATERIALIZES, SAVED
 
+IS_FORWARD = "$forward_ad._current_level >= 0 or ($is_transforming() and $has_forward_transform())"
+"""Source of whether forward mode is on: `torch.func.jvp` opens no level that Python counts where it is compiled."""
+
 
 class FunctionWriter:
     """Writes the Function of one op according to a plan."""
@@ -87,12 +90,13 @@ class FunctionWriter:
 
     def write_views_cut(self) -> None:
         """Write that no result is a view of a temporary: tangents of views would have to be laid out as those."""
-        fresh = [output.name for output in self.schema.fresh_outputs if output.type.startswith("Tensor")]
+        types = {output.name: output.type for output in self.schema.fresh_outputs if output.type.startswith("Tensor")}
+        fresh = list(types)
         if fresh and not self.schema.is_view:
-            with self.source.block(
-                "if $forward_ad._current_level >= 0 or ($is_transforming() and $has_forward_transform())"
-            ):
-                self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
+            with self.source.block(f"if {IS_FORWARD}"):
+                are_views = [f"{name}._is_view()" if types[name] == "Tensor" else "True" for name in fresh]
+                with self.source.block(f"if {' or '.join(are_views)}"):
+                    self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
 
     def flat_results(self) -> str:
         """Return source of what a node returns: one tensor, or all, with lists spread out."""
@@ -132,9 +136,9 @@ class FunctionWriter:
             self.source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
 
     def kept_for_jvp(self) -> str:
-        """Return source that keeps what the jvp reads."""
+        """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
         results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
-        return f"$keep_for_jvp($ctx, {self._dict(list(self.plan.saved))}, {results})"
+        return f"$ctx.forward = ({self._dict(list(self.plan.saved))}, {results})"
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""

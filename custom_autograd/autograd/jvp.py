@@ -24,7 +24,7 @@ from custom_autograd.core.errors import GradientError, GradientUnavailable, Orig
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.saved_hooks import without_hooks
-from custom_autograd.torch_private.storages import storages_of
+from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import require_gradient, without_history
 from custom_autograd.values.named import Named
 from custom_autograd.values.tensors import filled, known, plain
@@ -101,9 +101,7 @@ class Jvp:
             read = filled(self._reader.read(self.plan.jvp, found, {name: known(like)}).get(name), like)
             found = without_history(read)
         tangent: Tensor = found
-        own = storages_of(tangent)
-        shared = own is None or any(not own.isdisjoint(storages_of(one) or own) for one in given if one is not None)
-        return tangent.clone() if shared else tangent
+        return tangent.clone() if any(one is not None and may_share(tangent, one) for one in given) else tangent
 
     def origin(self, rule: Rule | None = None) -> Origin:
         """Return what errors about the op, or about one of its rules, have in common."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from custom_autograd.autograd.function import FunctionWriter
+from custom_autograd.autograd.function import IS_FORWARD, FunctionWriter
 from custom_autograd.autograd.native_nodes import keeps_metadata, uses_own_context
 from custom_autograd.autograd.plan import SAVED_VALUES
 from custom_autograd.autograd.quick_backward import QuickWriter
@@ -141,7 +141,7 @@ class NodeWriter:
         """Write what the jvp reads, where an input has a tangent."""
         source, function = self.source, self.function
         values = [f"*({one} or ())" if function.is_list(name) else one for name, one in given.items()]
-        with source.block("if $forward_ad._current_level >= 0 or $is_transforming()"):
+        with source.block(f"if {IS_FORWARD}"):
             source.line(f"$tangents = $find_tangents({', '.join(values)})")
             with source.block("if $tangents"):
                 if not self.keeps_metadata:

@@ -30,8 +30,6 @@ class Row:
         has_list_of_optional: lists that may hold None are supported.
         letter: how a container of varying shape holds it: as a tensor (T), an int (I), a float (F), a literal (=) or
             a constant of torch (t); empty if it cannot.
-        guard: source that is true if the dispatcher passes the value `{0}` on unchanged, so that a call may be direct;
-            None if no call with such an argument is direct.
         code: the class of its values, if the dispatcher holds them as integers.
         defaults: the classes of values that can be a default.
         normalize: turns a default into what kernels get for the same value in a call; None if they are the same.
@@ -46,7 +44,6 @@ class Row:
     has_list: bool = True
     has_list_of_optional: bool = False
     letter: str = ""
-    guard: str | None = None
     code: type | None = None
     defaults: tuple[type, ...] = ()
     normalize: Conversion | None = None
@@ -105,7 +102,6 @@ _INT = Row(
     (3, -(2**63)),
     has_list_of_optional=True,
     letter="I",
-    guard=_IS_INT,
     defaults=(int, torch.SymInt),
     results=(int, torch.SymInt),
     is_number=True,
@@ -117,7 +113,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         ArgumentType("Tensor"),
         has_list_of_optional=True,
         letter="T",
-        guard="",
         results=(Tensor,),
     ),
     Row(
@@ -126,7 +121,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (True, False),
         has_list_of_optional=True,
         letter="=",
-        guard="$type({0}) is $bool",
         defaults=(bool,),
         results=(bool, torch.SymBool),
         is_number=True,
@@ -139,7 +133,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (0.5, float("inf")),
         has_list_of_optional=True,
         letter="F",
-        guard="$type({0}) is $float",
         defaults=(bool, int, float),
         results=(float, int, torch.SymFloat),
         is_number=True,
@@ -151,7 +144,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (1 + 2j, 2 + 0j),
         has_list_of_optional=True,
         letter="=",
-        guard="$type({0}) is $complex",
         defaults=(bool, int, float, complex),
         is_number=True,
         lists_take_tensors=True,
@@ -160,7 +152,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         torch.types.Number,
         ArgumentType("Scalar"),
         (3, 2.5, 1j, True),
-        guard=_IS_NUMBER,
         defaults=(bool, int, float, complex),
         results=(int, float, complex, bool, torch.SymInt, torch.SymFloat),
     ),
@@ -170,7 +161,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         ("plain", 'a "quote"'),
         has_list_of_optional=True,
         letter="=",
-        guard="$type({0}) is $str and {0}.isascii()",
         defaults=(str,),
     ),
     Row(
@@ -178,7 +168,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         ArgumentType("ScalarType"),
         (torch.float32, torch.bool),
         letter="t",
-        guard="$type({0}) is $torch.dtype",
         code=torch.dtype,
         defaults=(torch.dtype,),
     ),
@@ -187,7 +176,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         ArgumentType("Device"),
         (torch.device("cpu"), torch.device("meta")),
         letter="t",
-        guard="$type({0}) is $torch.device",
         defaults=(torch.device, str),
         normalize=conversions.device,
     ),
@@ -197,7 +185,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (torch.strided, torch.sparse_csr),
         has_list=False,
         letter="t",
-        guard="$type({0}) is $torch.layout",
         code=torch.layout,
         defaults=(torch.layout,),
     ),
@@ -207,7 +194,6 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (torch.channels_last, torch.preserve_format),
         has_list=False,
         letter="t",
-        guard="$type({0}) is $torch.memory_format",
         code=torch.memory_format,
         defaults=(torch.memory_format,),
     ),

@@ -45,6 +45,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
         **refusals.helpers(record.declaration),
         "entry": record,
         "profiler": torch.autograd.profiler,
+        "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
         "is_compiling": torch.compiler.is_compiling,
         "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
         "refuse_type": _refuse_type(record),
@@ -147,6 +148,8 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         if not any(argument.is_variadic for argument in schema.arguments):
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
+        with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
+            source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
         _write_conversions(source, schema, "$entry.output")
         with _explaining(source):
             overload = "($entry.observed if $profiler._is_profiler_enabled else $entry.overload)"

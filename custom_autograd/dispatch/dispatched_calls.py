@@ -26,24 +26,34 @@ class DispatchedCalls:
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
+        self._call: Call | None = None
         self._traced: Call | None = None
 
         @constant_in_graphs
         def generate() -> bool:
             if self._traced is None:
                 with record.lock:
-                    self._traced = make_traced(record, make_call(record, record.overload))
+                    self._call = make_call(record, record.overload)
+                    self._traced = make_traced(record, self._call)
             return True
 
         def in_graphs(*args: Any, **kwargs: Any) -> Any:
             generate()
             return self._traced(*args, **kwargs)  # type: ignore[misc]  # it was generated
 
+        self._generate = generate
         self.in_graphs = in_graphs
+
+    @property
+    def call(self) -> Call:
+        """Return the call of the flat op, where every argument is one of the schema."""
+        self._generate()
+        assert self._call is not None  # it was generated
+        return self._call
 
     @Once
     def observed(self) -> Call:
-        """The call of the flat op, where every argument is one of the schema, as observers below Python see it."""
+        """The same call, as observers below Python see it."""
         return make_call(self._record, self._record.observed)
 
     @property

@@ -96,14 +96,12 @@ class Prover:
             shared: those that act on all of them.
             is_tracked: a differentiable tensor requires a gradient.
         """
+        changes.tell_once(self.forget)  # then what was not proven is asked again, too
         if _closed or validation.is_overridden() or dispatch.are_lazy_bits_ignored():
             return None
         if not all(capability.is_direct(self._record, tensors) for capability in self._deciding):
             return None
-        found = self._prove(device_type, seen, shared, is_tracked=is_tracked)
-        if found is not None:
-            changes.tell_once(self.forget)
-        return found
+        return self._prove(device_type, seen, shared, is_tracked=is_tracked)
 
     def forget(self) -> None:
         """Forget all proofs."""

@@ -117,7 +117,6 @@ def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, An
         "flatten_lists": lists.flatten,
         "Layout": lists.Layout,
         "drop_in": derivatives.drop_in,
-        "keep_for_jvp": derivatives.keep_for_jvp,
         "check_hidden": derivatives.check_hidden,
     }
 

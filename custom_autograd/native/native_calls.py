@@ -43,7 +43,7 @@ RULES: dict[str, tuple[str, type]] = {
     "float": ("=", float),
     "Device": ("=", torch.device),
 }
-"""By type of the dispatcher: the test by which native code passes a value on unchanged; see `Row.guard`."""
+"""By type of the dispatcher: the test by which native code passes a value on as the dispatcher would, unchanged."""
 
 
 class NativeCalls:
@@ -81,6 +81,7 @@ class NativeCalls:
     def forget(self) -> None:
         """Forget all kinds of calls."""
         self.call.forget()
+        self.call.expect()
         self._release_if_moved()
 
     def expect(self) -> None:

@@ -42,6 +42,11 @@ class DispatchedCalls(Protocol):
     in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
 
     @property
+    def call(self) -> GeneratedCall:
+        """Return the call of the flat op."""
+        raise NotImplementedError
+
+    @property
     def observed(self) -> GeneratedCall:
         """Return the call of the flat op, as observers below Python see it."""
         raise NotImplementedError

@@ -33,6 +33,14 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
         return None
 
 
+def may_share(one: Tensor, other: Tensor) -> bool:
+    """Return True unless two tensors surely use other storages."""
+    if type(one) is type(other) is Tensor and one.layout is other.layout is strided:
+        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    own, its = storages_of(one), storages_of(other)
+    return own is None or its is None or not own.isdisjoint(its)
+
+
 def _storages_of_parts(wrapper: Any) -> frozenset[int] | None:  # Any: `__tensor_flatten__` belongs to its class
     parts = [getattr(wrapper, name) for name in wrapper.__tensor_flatten__()[0]]
     found = [storages_of(part) for part in parts if isinstance(part, Tensor)]

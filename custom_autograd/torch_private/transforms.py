@@ -57,7 +57,7 @@ def has_forward_transform() -> bool:
 
 def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was saved
     """Return a tensor without its tangent at the level in progress; anything else as it is."""
-    return forward_ad.unpack_dual(value, level=0).primal if isinstance(value, Tensor) else value
+    return _unpack_dual(value, level=0)[0] if isinstance(value, Tensor) else value
 
 
 def has_tangent(tensor: Tensor) -> bool:

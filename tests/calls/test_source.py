@@ -54,6 +54,12 @@ def op(self, /, x, y, *more):
     \"\"\"What source::multiply(...) runs.\"\"\"
     if more:
         refuse_more(more)
+    if is_dynamo_compiling():
+        return entry.dispatched.call(x, y)
+    if x is None:
+        refuse_none('x')
+    if y is None:
+        refuse_none('y')
     try:
         return (entry.observed if profiler._is_profiler_enabled else entry.overload)(x, y)
     except Exception as error:
@@ -117,7 +123,8 @@ class multiply(torch.autograd.Function):
     def forward(x, y):
         output = below(overload, x, y)
         if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            output, = without_bases((output,))
+            if output._is_view():
+                output, = without_bases((output,))
         return output
 
     @staticmethod
@@ -129,7 +136,7 @@ class multiply(torch.autograd.Function):
         ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
         ctx.to_save = (x, y)
         if has_tangent(*inputs):
-            keep_for_jvp(ctx, {"x": x, "y": y}, {"output": output})
+            ctx.forward = ({"x": x, "y": y}, {"output": output})
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -186,19 +193,20 @@ def record(ctx, x, y):
         with below_autograd():
             output = redispatch(keys, x, y)
     if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        output, = without_bases((output,))
+        if output._is_view():
+            output, = without_bases((output,))
     output_ = output
     if is_odd or type(output) is not Tensor or output.layout is not strided:
         ctx.is_odd = True
         ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
     ctx.materialize_grads = False
     ctx.to_save = (x, y)
-    if forward_ad._current_level >= 0 or is_transforming():
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
         tangents = find_tangents(x, y)
         if tangents:
             if ctx.known is None:
                 ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
-            keep_for_jvp(ctx, {"x": x, "y": y}, {"output": output})
+            ctx.forward = ({"x": x, "y": y}, {"output": output})
     return output_
 
 
@@ -236,6 +244,10 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
     if more:
         refuse_more(more)
+    if is_dynamo_compiling():
+        return entry.dispatched.call(x, weight, n, eps=eps)
+    if x is None:
+        refuse_none('x')
     if isinstance(n, Tensor):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
@@ -307,7 +319,8 @@ class norm(torch.autograd.Function):
     def forward(x, weight, n, eps):
         out, rstd = below(overload, x, weight, n, eps=eps)
         if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            out, rstd, = without_bases((out, rstd))
+            if out._is_view() or rstd._is_view():
+                out, rstd, = without_bases((out, rstd))
         return (out, rstd)
 
     @staticmethod
@@ -321,7 +334,7 @@ class norm(torch.autograd.Function):
         ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
         check_hidden(ctx, ('rstd',))
         if has_tangent(*inputs):
-            keep_for_jvp(ctx, {"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
+            ctx.forward = ({"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
 
     @staticmethod
     def backward(ctx, grad_out, grad_rstd):
@@ -427,7 +440,8 @@ def record(ctx, x, weight, n, eps):
         with below_autograd():
             out, rstd = redispatch(keys, x, weight, n, eps=eps)
     if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        out, rstd, = without_bases((out, rstd))
+        if out._is_view() or rstd._is_view():
+            out, rstd, = without_bases((out, rstd))
     output = (out, rstd)
     if is_odd or type(out) is not Tensor or out.layout is not strided or type(rstd) is not Tensor or rstd.layout is not strided:
         ctx.is_odd = True
@@ -439,12 +453,12 @@ def record(ctx, x, weight, n, eps):
     ctx.facts_x = x.requires_grad and (x.shape, x.dtype, x.device)
     ctx.facts_weight = weight is not None and weight.requires_grad and (weight.shape, weight.dtype, weight.device)
     check_hidden(ctx, ('rstd',))
-    if forward_ad._current_level >= 0 or is_transforming():
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
         tangents = find_tangents(x, weight)
         if tangents:
             if ctx.known is None:
                 ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
-            keep_for_jvp(ctx, {"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
+            ctx.forward = ({"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
     return output
 
 
@@ -482,6 +496,12 @@ def op(self, /, values, step, *more):
     \"\"\"What source::add_all_(...) runs.\"\"\"
     if more:
         refuse_more(more)
+    if is_dynamo_compiling():
+        return entry.dispatched.call(values, step)
+    if type(values) not in (list, tuple):
+        refuse_subclass('values', values)
+    if step is None:
+        refuse_none('step')
     try:
         return (entry.observed if profiler._is_profiler_enabled else entry.overload)(values, step)
     except Exception as error:
@@ -548,7 +568,8 @@ class add_all_(torch.autograd.Function):
             values, = below(copies, (values,))
         output = below(overload, values, step)
         if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            output, = without_bases((output,))
+            if True:
+                output, = without_bases((output,))
         return layout.flatten_outputs((values, output), (True, True))
 
     @staticmethod
@@ -565,7 +586,7 @@ class add_all_(torch.autograd.Function):
         saved, ctx.saved_lengths = flatten_lists((values,), (True,))
         ctx.to_save = tuple(saved)
         if has_tangent(*inputs):
-            keep_for_jvp(ctx, {"values": values}, {"values": values, "output": output})
+            ctx.forward = ({"values": values}, {"values": values, "output": output})
 
     @staticmethod
     def backward(ctx, *grads):
@@ -627,7 +648,8 @@ def record(ctx, layout, in_place, *flat):
         with below_autograd():
             output = redispatch(keys, values, step)
     if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        output, = without_bases((output,))
+        if True:
+            output, = without_bases((output,))
     output_ = layout.flatten_outputs((values, output), (True, True))
     if is_odd or are_odd(output):
         ctx.is_odd = True
@@ -638,10 +660,10 @@ def record(ctx, layout, in_place, *flat):
     ctx.known = {"values": known(values), "step": known(step), "output": known(output)}
     saved, ctx.saved_lengths = flatten_lists((values,), (True,))
     ctx.to_save = tuple(saved)
-    if forward_ad._current_level >= 0 or is_transforming():
+    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
         tangents = find_tangents(*(given_values or ()), step)
         if tangents:
-            keep_for_jvp(ctx, {"values": values}, {"values": values, "output": output})
+            ctx.forward = ({"values": values}, {"values": values, "output": output})
     return output_
 
 

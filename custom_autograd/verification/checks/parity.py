@@ -115,7 +115,7 @@ def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
 
 def _caller(record: OpRecord) -> Function:
     assert record.dispatched is not None  # it is declared
-    return record.dispatched.observed
+    return record.dispatched.call
 
 
 def _can_hold(sample: Sample, expected: ByName) -> bool:
