@@ -103,6 +103,9 @@ class NodeWriter:
             source.line(f"{function.targets()}$below($overload, {passed})")
         with source.block("else"), source.block("with $below_autograd()"):
             source.line(f"{function.targets()}$redispatch($keys, {passed})")
+            for output in [one for one in self.schema.outputs if one.may_be is not None]:
+                saved = self.plan.drop_in is not None or output.name in self.plan.saved
+                source.line(f"{output.name} = $as_input({output.name}, {output.may_be}, is_saved={saved})")
 
     def _write_oddity(self) -> None:
         """Write that the node is odd if a tensor is: the graph does not know all that the backward has to."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from custom_autograd.autograd.function import FunctionWriter
 from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
+from custom_autograd.dispatch import sharing
 from custom_autograd.dispatch.autograd_key import AutogradWriter
 from custom_autograd.dispatch.below import below, remaining
 from custom_autograd.dispatch.names_in_source import shared_names
@@ -45,6 +46,7 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
     """Return what the source calls (Any: functions of any signature)."""
     return {
         "overload": opened(record),
+        **sharing.NAMES,
         "record": record,
         "below": below,
         "remaining": remaining,

@@ -39,19 +39,31 @@ class AutogradWriter:
                 f"*$tensors_in({a.name})" if a.type == "Tensor?[]" else a.name for a in schema.differentiable_arguments
             ]
             if not self.function.is_differentiable:
-                source.line(f"return $redispatch($keys, {pass_on(schema)})")
+                self._write_unrecorded()
                 return
             with source.block(
                 f"if not ($is_transforming() or $forward_ad._current_level >= 0 or "
                 f"($is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
             ):
-                source.line(f"return $redispatch($keys, {pass_on(schema)})")
+                self._write_unrecorded()
             if self._refuses():
                 source.line(f"$refuse_if_tracked({_dict(tensors)})")
                 source.line(f"return $below($overload, {pass_on(schema)})")
                 return
             self._write_preparation(tensors)
             self._write_application()
+
+    def _write_unrecorded(self) -> None:
+        """Write the call of which nothing is recorded."""
+        source, outputs, call = self.source, self.schema.outputs, f"$redispatch($keys, {pass_on(self.schema)})"
+        if not self.schema.may_return_inputs:
+            source.line(f"return {call}")
+            return
+        source.line(f"{', '.join(output.name for output in outputs)} = {call}")
+        for output in [one for one in outputs if one.may_be is not None]:
+            source.line(f"{output.name} = $as_view({output.name}, {output.may_be})")
+        names = [output.name for output in outputs]
+        source.line(f"return {names[0] if len(names) == 1 else tuple_of(names)}")
 
     def _is_odd(self) -> str:
         """Return source of whether any tensor is not a plain strided one; a mode has the key of wrappers, too."""

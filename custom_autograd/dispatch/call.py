@@ -16,6 +16,7 @@ from custom_autograd.calls.reading import write_reading
 from custom_autograd.calls.source import Source, compile_source, tuple_of
 from custom_autograd.core.schema import Schema
 from custom_autograd.core.wrong_types import error_of_type
+from custom_autograd.dispatch import sharing
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import is_tracing
@@ -44,6 +45,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     helpers = {
         **refusals.helpers(record.declaration),
         "entry": record,
+        **sharing.NAMES,
         "profiler": torch.autograd.profiler,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
         "is_compiling": torch.compiler.is_compiling,
@@ -151,9 +153,14 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
             source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
         _write_conversions(source, schema, "$entry.output")
+        if schema.may_return_inputs:  # see sharing.py
+            source.line("$want_shared()")
         with _explaining(source):
             overload = "($entry.observed if $profiler._is_profiler_enabled else $entry.overload)"
             _write_return(source, schema, f"{overload}({pass_on(schema)})")
+        if schema.may_return_inputs:
+            with source.block("finally"):
+                source.line("$drop_shared()")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from custom_autograd.calls.parameters import own_names, values_of
 from custom_autograd.calls.source import Source, compile_source
 from custom_autograd.dispatch.call import write_kernel
 from custom_autograd.dispatch.names_in_source import shared_names
+from custom_autograd.dispatch.sharing import share_or_copy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.values.results import ResultReader
 
@@ -39,7 +40,7 @@ class KernelCode:
             "watch": watch,
             "entry": record,
             **kernel_call.helpers(record),
-            "read_result": ResultReader(declaration, record.kernels.describe).read,
+            "read_result": ResultReader(declaration, record.kernels.describe, share=share_or_copy).read,
         }
         namespace = compile_source(self.source, f"{record.name} kernel", source.namespace(helpers))
         self._make: Callable[[Function], Function] = namespace[source.own("kernel_of")]

@@ -16,6 +16,7 @@ from custom_autograd.autograd.node_facts import describe_nodes
 from custom_autograd.autograd.vjp import Step
 from custom_autograd.calls.parameters import values_of
 from custom_autograd.calls.source import compile_source
+from custom_autograd.dispatch import sharing
 from custom_autograd.dispatch.below import below, remaining
 from custom_autograd.dispatch.names_in_source import shared_names
 from custom_autograd.dispatch.recording_facts import RecordingFacts
@@ -97,6 +98,7 @@ def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, An
     return {
         "overload": opened(record),
         "below": below,
+        **sharing.NAMES,
         "remaining": remaining,
         "NONE_LEFT": remaining.keys,
         "is_functionalizing": modes.is_functionalizing,

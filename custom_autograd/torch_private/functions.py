@@ -7,6 +7,7 @@
 - `ctx._forward_cls`: the Function of a node.
 - `Function._backward_cls`, `Function._compiled_autograd_key`: the class of the nodes, and its key in compiled autograd.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
+- `_C._AutoDispatchBelowAutograd`: makes an alias that is not noted as a view.
 - `Tensor._version`: how often a tensor was written to.
 - `Tensor._indices`, `Tensor._values`: the public methods raise for a sparse tensor that is not coalesced.
 - `_C._dispatch_tls_is_dispatch_key_excluded`: whether autograd notes views in this thread now.
@@ -127,6 +128,13 @@ any_requires_grad = torch._C._any_requires_grad
 def is_view(tensor: Tensor) -> bool:
     """Return True if a tensor is a view of another one for autograd."""
     return tensor._is_view()
+
+
+def alias_of(tensor: Tensor) -> Tensor:
+    """Return another tensor with the same memory, of which autograd knows nothing."""
+    with torch._C._AutoDispatchBelowAutograd():
+        alias: Tensor = torch.ops.aten.alias.default(tensor)
+    return alias
 
 
 def is_parameter(tensor: Tensor) -> bool:
