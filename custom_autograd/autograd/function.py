@@ -84,19 +84,17 @@ class FunctionWriter:
 
     def targets(self) -> str:
         """Return source of what the result of the call is assigned to."""
-        outputs, fresh = self.schema.outputs, self.schema.fresh_outputs
-        names = ", ".join(output.name if output in fresh else "$_" for output in outputs)
-        return f"{names} = " if names else ""
+        fresh = self.schema.fresh_outputs
+        names = ", ".join(one.name if one in fresh else "$_" for one in self.schema.outputs)
+        return names and f"{names} = "
 
     def write_views_cut(self) -> None:
         """Write that no result is a view of a temporary: tangents of views would have to be laid out as those."""
         types = {output.name: output.type for output in self.schema.fresh_outputs if output.type.startswith("Tensor")}
-        fresh = list(types)
-        if fresh and not self.schema.is_view:
-            with self.source.block(f"if {IS_FORWARD}"):
-                are_views = [f"{name}._is_view()" if types[name] == "Tensor" else "True" for name in fresh]
-                with self.source.block(f"if {' or '.join(are_views)}"):
-                    self.source.line(f"{', '.join(fresh)}, = $without_bases({tuple_of(fresh)})")
+        if types and not self.schema.is_view:
+            are_views = [f"{name}._is_view()" if types[name] == "Tensor" else "True" for name in types]
+            with self.source.block(f"if ({IS_FORWARD}) and ({' or '.join(are_views)})"):
+                self.source.line(f"{', '.join(types)}, = $without_bases({tuple_of(list(types))})")
 
     def flat_results(self) -> str:
         """Return source of what a node returns: one tensor, or all, with lists spread out."""
@@ -137,8 +135,8 @@ class FunctionWriter:
 
     def kept_for_jvp(self) -> str:
         """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
-        results = self._dict([result.name for result in self.plan.results if result.holds_tensors])
-        return f"$ctx.forward = ({self._dict(list(self.plan.saved))}, {results})"
+        results = [result.name for result in self.plan.results if result.holds_tensors]
+        return f"$ctx.forward = ({self._dict(list(self.plan.saved))}, {self._dict(results)})"
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""
@@ -275,8 +273,7 @@ class FunctionWriter:
         source = self.source
         source.line("@$staticmethod")
         names = [f"{'$tangent' if name in self.differentiable else '$unused'}${name}" for name in self.inputs]
-        parameters = ["$ctx", *self.lead]
-        parameters += ["*$tangents"] if self.has_lists else names
+        parameters = ["$ctx", *self.lead, *(["*$tangents"] if self.has_lists else names)]
         with source.block(f"def jvp({', '.join(parameters)})"):
             if self.has_lists:
                 source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")

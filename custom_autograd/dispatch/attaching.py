@@ -26,6 +26,7 @@ from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import are_lazy_bits_ignored
 from custom_autograd.torch_private.guards import torch_dispatch_modes
+from custom_autograd.values.keeping import keep
 
 when_called: list[Callable[[OpRecord], None]] = []
 """Called with an op at its first call by way of the dispatcher, and at the next after each change."""
@@ -89,7 +90,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
         if run is None:
             if device_type not in record.kernels:
                 raise mixed.unserved(args, kwargs)
-            run = road.keep("kernels", device_type, find)
+            run = keep(road, "kernels", device_type, find)
             for listener in when_called:
                 listener(record)
         try:
@@ -115,7 +116,7 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
 
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = road.autograd.get(None) or road.keep("autograd", None, find)
+        run = road.autograd.get(None) or keep(road, "autograd", None, find)
         try:
             result = run(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:

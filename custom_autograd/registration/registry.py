@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import torch
 
@@ -25,53 +25,12 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
 from custom_autograd.registration.registrations import Registrations
-from custom_autograd.registration.road import Road
+from custom_autograd.registration.road import DispatchedCalls, GeneratedCall, GeneratedCode, Proofs, Road
 from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.torch_private.registered_kernels import changes
-
-GeneratedCall: TypeAlias = Callable[..., Any]
-"""A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
-
-
-class DispatchedCalls(Protocol):
-    """The calls of one op by way of the dispatcher; see dispatch/dispatched_calls.py."""
-
-    in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
-
-    @property
-    def call(self) -> GeneratedCall:
-        """Return the call of the flat op."""
-        raise NotImplementedError
-
-    @property
-    def observed(self) -> GeneratedCall:
-        """Return the call of the flat op, as observers below Python see it."""
-        raise NotImplementedError
-
-
-class Proofs(Protocol):
-    """What calls of one op run if they need no dispatcher; see dispatch/proofs.py."""
-
-    def expect(self) -> None:
-        """Note that the dispatcher has run the first call of a kind."""
-
-    def forget(self) -> None:
-        """Forget them all: something was registered since they were proven."""
-
-    def take_over(self) -> None:
-        """Note that the op's handle has its `__call__`."""
-
-
-class GeneratedCode(Protocol):
-    """The code that is generated from the schema and the rules of one op; see dispatch/generated.py."""
-
-    @property
-    def source(self) -> str:
-        """Return its text."""
-        raise NotImplementedError
 
 
 class OpRecord:

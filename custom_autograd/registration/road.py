@@ -1,14 +1,50 @@
-"""Road: what the functions that are registered with the dispatcher run now."""
+"""What the layers above keep on the record of an op: proofs, generated code, and what runs at the dispatcher's keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
-from custom_autograd.torch_private.registered_kernels import changes
-from custom_autograd.values import validation
+GeneratedCall: TypeAlias = Callable[..., Any]
+"""A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
 
-Call = Callable[..., Any]  # Any: takes and returns what the schema says
+
+class DispatchedCalls(Protocol):
+    """The calls of one op by way of the dispatcher; see dispatch/dispatched_calls.py."""
+
+    in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
+
+    @property
+    def call(self) -> GeneratedCall:
+        """Return the call of the flat op."""
+        raise NotImplementedError
+
+    @property
+    def observed(self) -> GeneratedCall:
+        """Return the call of the flat op, as observers below Python see it."""
+        raise NotImplementedError
+
+
+class Proofs(Protocol):
+    """What calls of one op run if they need no dispatcher; see dispatch/proofs.py."""
+
+    def expect(self) -> None:
+        """Note that the dispatcher has run the first call of a kind."""
+
+    def forget(self) -> None:
+        """Forget them all: something was registered since they were proven."""
+
+    def take_over(self) -> None:
+        """Note that the op's handle has its `__call__`."""
+
+
+class GeneratedCode(Protocol):
+    """The code that is generated from the schema and the rules of one op; see dispatch/generated.py."""
+
+    @property
+    def source(self) -> str:
+        """Return its text."""
+        raise NotImplementedError
 
 
 class Road:
@@ -29,19 +65,6 @@ class Road:
 
     def forget(self) -> None:
         """Drop it all: a rule, a kernel or the level of validation has changed."""
-        self.autograd: dict[None, Call] = {}
-        self.batched: dict[None, Any] = {}
-        self.kernels: dict[str | None, Call] = {}
-
-    def keep(self, kind: str, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
-        """Return what runs there now, and keep it unless something changes meanwhile.
-
-        While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
-        """
-        epoch, made = changes.count, make()
-        with changes.lock:
-            if epoch == changes.count and not validation.is_overridden():
-                changes.tell_once(self.forget)
-                kept: MutableMapping[str | None, Any] = getattr(self, kind)
-                kept[key] = made
-        return made
+        self.autograd: dict[None, GeneratedCall] = {}
+        self.batched: dict[None, GeneratedCall] = {}
+        self.kernels: dict[str | None, GeneratedCall] = {}

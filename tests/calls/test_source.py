@@ -122,9 +122,8 @@ class multiply(torch.autograd.Function):
     @staticmethod
     def forward(x, y):
         output = below(overload, x, y)
-        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            if output._is_view():
-                output, = without_bases((output,))
+        if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (output._is_view()):
+            output, = without_bases((output,))
         return output
 
     @staticmethod
@@ -192,9 +191,8 @@ def record(ctx, x, y):
     else:
         with below_autograd():
             output = redispatch(keys, x, y)
-    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        if output._is_view():
-            output, = without_bases((output,))
+    if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (output._is_view()):
+        output, = without_bases((output,))
     output_ = output
     if is_odd or type(output) is not Tensor or output.layout is not strided:
         ctx.is_odd = True
@@ -318,9 +316,8 @@ class norm(torch.autograd.Function):
     @staticmethod
     def forward(x, weight, n, eps):
         out, rstd = below(overload, x, weight, n, eps=eps)
-        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            if out._is_view() or rstd._is_view():
-                out, rstd, = without_bases((out, rstd))
+        if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (out._is_view() or rstd._is_view()):
+            out, rstd, = without_bases((out, rstd))
         return (out, rstd)
 
     @staticmethod
@@ -439,9 +436,8 @@ def record(ctx, x, weight, n, eps):
     else:
         with below_autograd():
             out, rstd = redispatch(keys, x, weight, n, eps=eps)
-    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        if out._is_view() or rstd._is_view():
-            out, rstd, = without_bases((out, rstd))
+    if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (out._is_view() or rstd._is_view()):
+        out, rstd, = without_bases((out, rstd))
     output = (out, rstd)
     if is_odd or type(out) is not Tensor or out.layout is not strided or type(rstd) is not Tensor or rstd.layout is not strided:
         ctx.is_odd = True
@@ -567,9 +563,8 @@ class add_all_(torch.autograd.Function):
         if not in_place:
             values, = below(copies, (values,))
         output = below(overload, values, step)
-        if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-            if True:
-                output, = without_bases((output,))
+        if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (True):
+            output, = without_bases((output,))
         return layout.flatten_outputs((values, output), (True, True))
 
     @staticmethod
@@ -647,9 +642,8 @@ def record(ctx, layout, in_place, *flat):
     else:
         with below_autograd():
             output = redispatch(keys, values, step)
-    if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
-        if True:
-            output, = without_bases((output,))
+    if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (True):
+        output, = without_bases((output,))
     output_ = layout.flatten_outputs((values, output), (True, True))
     if is_odd or are_odd(output):
         ctx.is_odd = True

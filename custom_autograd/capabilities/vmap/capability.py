@@ -26,6 +26,7 @@ from custom_autograd.shapes.lookup import check_sizes, described_op
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
+from custom_autograd.values.keeping import keep
 from custom_autograd.values.user_code import note_reference, noted
 from custom_autograd.values.validation import level_of
 
@@ -81,7 +82,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
         return find_quick_rule(record) or (lambda *_, **__: None)
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        found = (road.batched.get(None) or road.keep("batched", None, find))(*args, **kwargs)
+        found = (road.batched.get(None) or keep(road, "batched", None, find))(*args, **kwargs)
         return general(*args, **kwargs) if found is None else found
 
     around: Callable[..., Any] = batched

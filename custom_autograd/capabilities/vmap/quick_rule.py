@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.lookup import described_op
 from custom_autograd.torch_private import batching
@@ -44,6 +43,8 @@ def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: take
         with batching.without_batching():
             found = run(info, dims, *[value for value, _ in pairs])
         if not _is_plain(found, info.batch_size):
+            from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader  # loaded for the first
+
             found = BatchedResultReader(record, rule, info.batch_size).read(found)
         result, dim = found
         return result if dim is None else batching.wrap(result, dim, level)
