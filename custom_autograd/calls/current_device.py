@@ -39,8 +39,6 @@ class OnDevice:
 def _switching(function: Function) -> Function:
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs and _are_on_the_host(args):
-            return function(*args)
         with on_device_of([*args, *kwargs.values()]):
             return function(*args, **kwargs)
 
@@ -48,10 +46,18 @@ def _switching(function: Function) -> Function:
     return run
 
 
-def _are_on_the_host(values: Sequence[Any]) -> bool:
-    """Return True if it is quickly seen that no value is on an accelerator, which a build for CUDA always may have."""
+def has_accelerator() -> bool:
+    """Return True if this PyTorch may find tensors on a device other than the CPU now."""
+    return torch.accelerator.current_accelerator() is not None
+
+
+def are_on_the_host(values: Sequence[Any]) -> bool:  # Any: the arguments of an op
+    """Return True if it is quickly seen that all tensors are on the CPU: what serves those need not look for a device.
+
+    PyTorch that is built for CUDA may have a device elsewhere, whether there is one or not.
+    """
     for value in values:
-        if not (value.device.type == "cpu" if isinstance(value, torch.Tensor) else type(value) in NUMBERS):
+        if not (value.is_cpu if isinstance(value, torch.Tensor) else type(value) in NUMBERS):
             return False
     return bool(values) and isinstance(values[0], torch.Tensor)
 

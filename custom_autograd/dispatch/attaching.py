@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from custom_autograd.calls.bind import Binder
-from custom_autograd.calls.current_device import OnDevice
+from custom_autograd.calls.current_device import OnDevice, are_on_the_host, has_accelerator
 from custom_autograd.core.schema import Schema
 from custom_autograd.dispatch import composition
 from custom_autograd.dispatch.dispatched_calls import DispatchedCalls
@@ -80,17 +80,16 @@ def attach_device(record: OpRecord, device_type: str) -> None:
 
 def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
     mixed, road = MixedDevices(record), record.road
-
-    def find() -> Callable[..., Any]:
-        return generated_code_of(record).kernel_of(device_type)
+    is_default = device_type is None and has_accelerator()
 
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
-        run = road.kernels.get(device_type)
+        key = "cpu" if is_default and not kwargs and are_on_the_host(args) else device_type
+        run = road.kernels.get(key)
         if run is None:
             if device_type not in record.kernels:
                 raise mixed.unserved(args, kwargs)
-            run = keep(road, "kernels", device_type, find)
+            run = keep(road, "kernels", key, lambda: generated_code_of(record).kernel_of(key))
             for listener in when_called:
                 listener(record)
         try:
