@@ -36,15 +36,15 @@ class AllSamples(torch.autograd.Function):
         ctx.index = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Return the gradient of the sample."""
-        return _sample(grad, ctx.index), None
+        return _sample(grads[0], ctx.index), None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
         """Return the tangents of all samples."""
         with transforms.gradients_recorded():
-            found: Tensor = all_samples(tangent, ctx.index)
+            found: Tensor = all_samples(tangents[0], ctx.index)
             return found
 
 

@@ -43,5 +43,6 @@ def error_of_type(
 
 def _example(expected: str) -> str:
     """Return a value of a type as TorchScript spells it: `Optional[list[int]]`, `number`."""
-    element = re.findall(r"\w+", expected)[-1]
-    return example_of({"number": "Scalar"}.get(element, element) + "[]" * ("list[" in expected))
+    element: str = re.findall(r"\w+", expected)[-1]
+    spelling = "Scalar" if element == "number" else element
+    return example_of(spelling + "[]" * ("list[" in expected))

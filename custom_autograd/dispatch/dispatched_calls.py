@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
-from custom_autograd.core.once import Once
 from custom_autograd.dispatch.call import make_call, make_traced
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.compiler import constant_in_graphs
@@ -27,6 +25,7 @@ class DispatchedCalls:
     def __init__(self, record: OpRecord) -> None:
         self._record = record
         self._call: Call | None = None
+        self._observed: Call | None = None
         self._traced: Call | None = None
 
         @constant_in_graphs
@@ -51,12 +50,9 @@ class DispatchedCalls:
         assert self._call is not None  # it was generated
         return self._call
 
-    @Once
-    def observed(self) -> Call:
-        """The same call, as observers below Python see it."""
-        return make_call(self._record, self._record.observed)
-
     @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Return the lock of the op; it is held while a call is generated."""
-        return self._record.lock
+    def observed(self) -> Call:
+        """Return the same call, as observers below Python see it."""
+        with self._record.lock:
+            self._observed = self._observed or make_call(self._record, self._record.observed)
+        return self._observed

@@ -303,7 +303,10 @@ def test_an_optional_list_that_is_left_out_needs_no_gradient():
     assert [2.0, 2.0] == torch.autograd.grad(op(x).sum(), x)[0].tolist()
 
 
-@pytest.mark.parametrize("name", ["pack", "unpack", "materializes", "_saved", "_ctx", "known", "layout", "forward"])
+NAMES_OF_OURS = ["pack", "unpack", "materializes", "_saved", "_ctx", "known", "layout", "forward", "is_odd"]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_OURS)
 def test_a_drop_in_rule_may_keep_an_attribute_of_any_name(name):
     op = custom_op(f"names::attribute_{next(NUMBERS)}", lambda x: x * 2, schema="(Tensor x) -> Tensor")
 
