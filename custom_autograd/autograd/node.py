@@ -193,9 +193,15 @@ class NodeWriter:
             source.line("raise")
         source.line("$set_grad_enabled(False)")
         source.line("$unmark($marked)")
-        with source.block("for $tensor in $ctx.to_save or ()"), source.block("if $type($tensor) is not $Tensor"):
-            source.line("$check_saved($ctx.to_save)")
+        source.line("$is_computed = False")
+        is_given = [f"$tensor is not {one.name}" for one in self.schema.tensor_arguments]
+        with source.block("for $tensor in $ctx.to_save or ()"):
+            with source.block("if $type($tensor) is not $Tensor"):
+                source.line("$check_saved($ctx.to_save)")
+            with source.block(f"elif $tensor.grad_fn is not None{''.join(f' and {one}' for one in is_given)}"):
+                source.line("$is_computed = True")
         with source.block("if $ctx.__dict__"):
             source.line("$drop_in.park($ctx)")
-        with source.block("if $ctx.to_save"):
+            source.line("$is_computed = True")
+        with source.block("if $is_computed and $ctx.to_save"):
             source.line(f"$ctx.to_save = $drop_in.forbid_following($ctx.to_save, {inputs}, {output})")
