@@ -18,6 +18,7 @@ from torch import Tensor
 from custom_autograd.autograd.computed_contexts import forbid_following, mark, unmark
 from custom_autograd.autograd.context import SIMPLE, Context, check_saved, pack, unpack
 from custom_autograd.autograd.plan import SAVED_VALUES, Plan
+from custom_autograd.core.code_names import returns_nothing
 from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import advise_tensor, quote, show
 from custom_autograd.registration import rule_types
@@ -185,6 +186,14 @@ class DropIn:
 
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """Return one gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
+        if result is None and returns_nothing(self.rule.function):
+            raise self.origin.error(
+                GradientError,
+                "the backward returns None",
+                expected=f"a gradient, or one for each of {quote(self.names)}",
+                found="None",
+                do="is a return missing? if the gradient is zero, write return None",
+            )
         results = self._row(result)
         while len(results) > len(self.names) and results[-1] is None:
             results.pop()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from types import CellType, CodeType
 
 
@@ -20,3 +23,13 @@ def is_filled(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
+
+
+def returns_nothing(function: object) -> bool:
+    """Return True if a function surely has no `return` with a value: then None that it returned was forgotten."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]  # it raises for others
+    except (OSError, TypeError, SyntaxError):  # it has no source, or is part of a line
+        return False
+    is_function = isinstance(tree.body[0], ast.FunctionDef)
+    return is_function and not any(isinstance(node, ast.Return) and node.value for node in ast.walk(tree))

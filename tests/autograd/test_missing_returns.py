@@ -116,3 +116,44 @@ def test_a_jvp_without_a_return_raises(op):
 
     with pytest.raises(GradientError, match=r"is a return missing\?"):
         torch.func.jvp(op, (torch.ones(3),), (torch.ones(3),))
+
+
+@custom_op("returning::dropped")
+def dropped(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@custom_op("returning::dropped_two")
+def dropped_two(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+def forgotten(ctx, grad):
+    grad * 2
+
+
+def bare(ctx, grad):
+    if ctx is not None:
+        return
+
+
+def explicit(ctx, grad):
+    return None
+
+
+@pytest.mark.parametrize("rule", [forgotten, bare])
+@pytest.mark.parametrize("op", [dropped, lambda x: dropped_two(x, x)], ids=["one input", "two inputs"])
+def test_a_backward_with_a_ctx_and_without_a_return_raises(op, rule, both_calls):
+    for one in (dropped, dropped_two):
+        one.register_autograd(rule, replace=True)
+    x = torch.ones(3, requires_grad=True)
+    for call in (lambda: op(x).sum().backward(), lambda: torch.func.grad(lambda x: op(x).sum())(x.detach())):
+        with pytest.raises(GradientError, match="is a return missing"):
+            call()
+
+
+def test_a_backward_with_a_ctx_may_say_that_the_gradient_is_zero(both_calls):
+    dropped.register_autograd(explicit, replace=True)
+    x = torch.ones(3, requires_grad=True)
+
+    assert (None,) == torch.autograd.grad(dropped(x).sum(), x, allow_unused=True)
