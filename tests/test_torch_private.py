@@ -1004,7 +1004,7 @@ def test_calls_are_not_native_on_an_untested_torch():
     not hasattr(torch._ops.OpOverload, "_enable_pyobj_dispatch"), reason="PyObject dispatch came with torch 2.15"
 )
 def test_python_dispatch_hides_an_op_from_profilers(library):
-    """Why our ops leave it off, although it spares a call of an overload a third of its time."""
+    """Why calls that a profiler is to see go past it, although it spares a call a third of its time."""
     library.define("p(Tensor x) -> Tensor")
     library.impl("p", lambda x: x * 2, "CPU")
     op, seen = torch.ops.private.p.default, []

@@ -27,7 +27,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import compiling_callback
-from custom_autograd.torch_private.overloads import function_of, set_function
+from custom_autograd.torch_private.overloads import function_of, seen_function_of, set_function
 from custom_autograd.torch_private.registered_kernels import changes
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
@@ -75,7 +75,8 @@ class NativeCalls:
         self.call = native.Call(rows, len(schema.outputs), visible, written, differentiable, objects)
         assert record.overload is not None  # the op is attached
         self._overload = record.overload
-        self._function = native.Overload(self.call, function_of(record.overload))
+        function = function_of(record.overload)
+        self._function = native.Overload(self.call, function, seen_function_of(record.overload))
         set_function(record.overload, self._function)
 
     def forget(self) -> None:

@@ -1,6 +1,7 @@
 """How a call of an overload reaches the dispatcher: `torch.ops.ns.op.default(...)`, as compiled graphs call ops.
 
 - `OpOverload._op`: the function of C++ that `OpOverload.__call__` calls; torch 2.14 puts another one there itself.
+- `OpOverload._cpp_dispatch_handle`: the function of C++, where that puts another one there (torch 2.15).
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from torch._ops import OpOverload
 def function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: takes and returns what the schema says
     """Return the function that a call of an overload runs."""
     function: Callable[..., Any] = overload._op
+    return function
+
+
+def seen_function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: as above
+    """Return the function whose calls profilers see: from torch 2.15 on, they see none that is dispatched in Python."""
+    function: Callable[..., Any] = getattr(overload, "_cpp_dispatch_handle", overload._op)
     return function
 
 

@@ -8,7 +8,8 @@ namespace {
 struct Overload {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *call, *original;  // a Call, or null when it is not to be asked any more
+  PyObject* call;  // a Call, or null when it is not to be asked any more
+  PyObject *original, *observed;  // the function, and one that observers see where they do not see that one, or the same
 };
 
 Overload* as_overload(PyObject* object) { return reinterpret_cast<Overload*>(object); }
@@ -19,19 +20,21 @@ PyObject* call_overload(PyObject* self, PyObject* const* args, size_t flags, PyO
     PyObject* result = call_known(reinterpret_cast<Call*>(owner.get()), args, flags, keywords, true);
     if (result) return result;
   }
-  Reference original(Py_NewRef(as_overload(self)->original));
-  return PyObject_Vectorcall(original.get(), args, flags, keywords);
+  Overload* overload = as_overload(self);
+  Reference function(Py_NewRef(Observers::are_there() ? overload->observed : overload->original));
+  return PyObject_Vectorcall(function.get(), args, flags, keywords);
 }
 
-// Overload(call, original)
+// Overload(call, original, observed)
 PyObject* create_overload(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *its_call, *original;
-  if (!PyArg_ParseTuple(args, "O!O", &CallType, &its_call, &original)) return nullptr;
+  PyObject *its_call, *original, *observed;
+  if (!PyArg_ParseTuple(args, "O!OO", &CallType, &its_call, &original, &observed)) return nullptr;
   PyObject* object = type->tp_alloc(type, 0);
   if (!object) return nullptr;
   as_overload(object)->vectorcall = guarded<call_overload>;
   as_overload(object)->call = Py_NewRef(its_call);
   as_overload(object)->original = Py_NewRef(original);
+  as_overload(object)->observed = Py_NewRef(observed);
   return object;
 }
 
@@ -40,19 +43,19 @@ PyObject* overload_getattr(PyObject* self, PyObject* name) {
   PyObject* found = PyObject_GenericGetAttr(self, name);
   if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
   PyErr_Clear();
-  return PyObject_GetAttr(as_overload(self)->original, name);
+  return PyObject_GetAttr(as_overload(self)->observed, name);
 }
 
 int overload_setattr(PyObject* self, PyObject* name, PyObject* value) {
-  return PyObject_SetAttr(as_overload(self)->original, name, value);
+  return PyObject_SetAttr(as_overload(self)->observed, name, value);
 }
 
-Py_hash_t overload_hash(PyObject* self) { return PyObject_Hash(as_overload(self)->original); }
+Py_hash_t overload_hash(PyObject* self) { return PyObject_Hash(as_overload(self)->observed); }
 
 PyObject* overload_equals(PyObject* self, PyObject* other, int operation) {
   if (Py_TYPE(self) != &OverloadType) Py_RETURN_NOTIMPLEMENTED;
-  if (Py_TYPE(other) == &OverloadType) other = as_overload(other)->original;
-  return PyObject_RichCompare(as_overload(self)->original, other, operation);
+  if (Py_TYPE(other) == &OverloadType) other = as_overload(other)->observed;
+  return PyObject_RichCompare(as_overload(self)->observed, other, operation);
 }
 
 // release(): the function that calls the dispatcher, which is called alone from now on
@@ -65,6 +68,7 @@ PyObject* release_overload(PyObject* self, PyObject*) {
 int traverse_overload(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(as_overload(self)->call);
   Py_VISIT(as_overload(self)->original);
+  Py_VISIT(as_overload(self)->observed);
   return 0;
 }
 
@@ -72,6 +76,7 @@ void destroy_overload(PyObject* self) {
   PyObject_GC_UnTrack(self);
   Py_XDECREF(as_overload(self)->call);
   Py_XDECREF(as_overload(self)->original);
+  Py_XDECREF(as_overload(self)->observed);
   Py_TYPE(self)->tp_free(self);
 }
 
