@@ -9,9 +9,9 @@ import torch
 from expecttest import assert_expected_inline
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from log_wrapper import Log
 from messages.shown import message
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from custom_autograd import DeclarationError, custom_op
 
@@ -203,24 +203,6 @@ def test_autocast_casts_the_tensors_whatever_the_annotation(data):
     torch.testing.assert_close(*(torch.func.grad(lambda x, f=f: f(x).sum())(x) for f in (found, expected)))
 
 
-class Log(Tensor):
-    """A wrapper that notes the ops that reach its __torch_dispatch__."""
-
-    names: list = []  # noqa: RUF012 - shared on purpose
-
-    @staticmethod
-    def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        Log.names.append(func.name())
-        args, kwargs = tree_map_only(Log, lambda log: log.inner, (args, kwargs or {}))
-        return tree_map_only(Tensor, Log, func(*args, **kwargs))
-
-
 class Labelled(Tensor):
     """A subclass that PyTorch keeps by its __torch_function__."""
 
@@ -237,10 +219,10 @@ def test_a_subclass_is_visible_in_each_position_whatever_the_annotation(data):
             count = itertools.count()
             return op(mapped(lambda i: wrap(i * X) if next(count) == position else i * X, value))
 
-        Log.names.clear()
+        Log.seen.clear()
         logged, labelled = call(Log), call(lambda tensor: tensor.as_subclass(Labelled))
 
-        assert ["visible::annotated"] == Log.names
+        assert ["visible::annotated"] == [func.name() for func in Log.seen]
         assert (Log, Labelled) == (type(logged), type(labelled))
         torch.testing.assert_close(logged.inner, expected)
         torch.testing.assert_close(labelled.as_subclass(Tensor), expected)
