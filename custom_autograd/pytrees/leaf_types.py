@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import inspect
@@ -39,22 +40,22 @@ BY_CLASS = ("fields", "dataclass")
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind."""
+    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind.
+
+    Attributes:
+        record: the container.
+        kinds: of its fields; those of a class are found when `inner` is first called, since it may hold itself.
+    """
 
     record: RecordType
-    own: tuple[Kind, ...] = ()
-
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kind of each field; for a class, found when first needed, since a class may hold itself."""
-        return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
+    kinds: list[Kind]
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """Implement `Kind`."""
         record, found = self.record, self.record.read(value)
         if found is None:
             refuse(path, record.label, value, record.describe(value))
-        kinds, count = self.kinds(), len(record.keys)
-        texts = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
+        texts = [kind.encode(found[i], parts, path + record.path(i)) for i, kind in enumerate(self.kinds)]
         if record.style == "keys":
             return f"('d',{', '.join([f'({key!r}, {text})' for key, text in zip(record.keys, texts, strict=False)])})"
         head = {"items": "'u'", "slice": "'s'"}.get(record.style) or f"'r', {name_of(record.cls)!r}"
@@ -66,7 +67,9 @@ class Fields:
 
     def inner(self) -> Sequence[Kind]:
         """Implement `Kind`."""
-        return self.kinds()
+        if not self.kinds:
+            self.kinds[:] = [kind_of(one) for one in self.record.annotations]
+        return self.kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +98,29 @@ class Registered:
         return (ANYTHING,)
 
 
-_KINDS: dict[type, tuple[Kind, ...]] = {}
-
-
-@constant_in_graphs
-def _kinds_of(cls: type) -> tuple[Kind, ...]:
-    """Return the kind of each field of a NamedTuple or dataclass."""
-    if cls not in _KINDS:
-        record = find_record(cls)
-        assert record is not None
-        _KINDS[cls] = tuple(map(kind_of, record.annotations))
-    return _KINDS[cls]
+_FIELDS: dict[type, Fields] = {}
 
 
 def fields_of(record: RecordType) -> Fields:
     """Return the kind of a container with fixed fields."""
-    return Fields(record, () if record.style in BY_CLASS else tuple(map(kind_of, record.annotations)))
+    if record.style in BY_CLASS:
+        return _FIELDS.setdefault(record.cls, Fields(record, []))
+    return Fields(record, [kind_of(one) for one in record.annotations])
+
+
+_MET: dict[type, Fields | None] = {}
+
+
+@constant_in_graphs
+def _find_fields(cls: type) -> Fields | None:
+    """Return the kind of a class that is met in a call, or None if it has no fixed fields."""
+    if cls not in _MET:
+        record = None if cls in (tuple, dict) else find_record(cls)
+        fields = None if record is None else fields_of(record)
+        if fields is not None:
+            letters(fields)
+        _MET[cls] = copy.deepcopy(fields)  # Dynamo cannot guard that it has the same kinds as the annotations
+    return _MET[cls]
 
 
 class Anything:
@@ -140,9 +150,9 @@ class Anything:
         node = find_node_type(type(value))
         if node is not None:
             return Registered(node)
-        record = None if type(value) in (tuple, dict) else find_record(type(value))
-        if record is not None:
-            return fields_of(record)
+        fields = _find_fields(type(value))
+        if fields is not None:
+            return fields
         if is_plain(value, dict):
             return Table(Constant((str, int)), self)
         return Many(self) if is_plain(value, (list, tuple)) else None
