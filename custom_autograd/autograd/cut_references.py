@@ -8,7 +8,7 @@ what is reached only then was cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.locations import location_of
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.torch_private.nodes import Node, is_of_function
 from custom_autograd.values.tensors import tensors_in
 
 Recompute = Callable[..., tuple[Tensor, ...]]
@@ -70,21 +71,35 @@ def check_reached(
         raise _error(declaration, reference, names[0], problem, "results that do not require a gradient")
 
 
+def is_of_torch(outputs: Iterable[Tensor], primals: Sequence[Tensor]) -> bool:
+    """Return True if only PyTorch's own backwards run from outputs to primals: those of a Function may be cut, too."""
+    ends = {get_gradient_edge(primal).node for primal in primals}
+    return not any(is_of_function(node) for node in _nodes(outputs, ends))
+
+
 def _reached(outputs: Iterable[Tensor], primals: Sequence[Tensor]) -> set[int]:
     """Return the indices of the primals to which the graph leads."""
     indices = {get_gradient_edge(primal).node: index for index, primal in enumerate(primals)}
     found: set[int] = set()
-    nodes = [get_gradient_edge(output).node for output in outputs if output.requires_grad]
-    seen = set(nodes)
-    while nodes and len(found) < len(primals):
-        node = nodes.pop()
+    for node in _nodes(outputs, indices):
         if node in indices:
             found.add(indices[node])
-            continue
-        following = {one for one, _ in node.next_functions if one is not None} - seen
-        seen |= following
-        nodes += following
+        if len(found) == len(primals):
+            break
     return found
+
+
+def _nodes(outputs: Iterable[Tensor], ends: Collection[Node]) -> Iterator[Node]:
+    """Yield the nodes of the graph of the outputs, as far as the ends."""
+    nodes = [get_gradient_edge(output).node for output in outputs if output.requires_grad]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        yield node
+        if node not in ends:
+            following = {one for one, _ in node.next_functions if one is not None} - seen
+            seen |= following
+            nodes += following
 
 
 class _Uncut(TorchFunctionMode):

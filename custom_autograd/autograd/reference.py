@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from custom_autograd.autograd.cut_references import Recompute, check_reached
+from custom_autograd.autograd.cut_references import Recompute, check_reached, is_of_torch
 from custom_autograd.autograd.plan import Plan
 from custom_autograd.calls.bind import spread
 from custom_autograd.core.errors import GradientError, VmapUnavailable
@@ -97,7 +97,13 @@ def _gradients(
             found = torch.autograd.grad(outputs, asked, gradients, create_graph=is_recording, allow_unused=True)
         if others or len(pairs) < len(computed) or any(one is None for one in found):
             check(aliases, computed)
+        if IS_IN_JVP.get():  # a gradient that is independent of what it is linear in is zero everywhere, as of round
+            found = [one if _is_recorded(one) or not is_of_torch(computed, aliases) else None for one in found]
         return found
+
+
+def _is_recorded(gradient: Tensor | None) -> bool:
+    return gradient is not None and gradient.requires_grad
 
 
 def _gradients_under_transforms(

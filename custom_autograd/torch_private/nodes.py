@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from torch import _C, Tensor
-from torch.autograd.function import Function
+from torch.autograd.function import BackwardCFunction, Function
 
 from custom_autograd.torch_private.dispatch import OpOverload
 
@@ -51,6 +51,11 @@ def class_of_function_nodes(node: Node) -> type | None:
     """Return the class of the nodes of a node's Function, or None if the node is one of PyTorch's own."""
     function: Any = getattr(node, "_forward_cls", None)
     return None if function is None else class_of_nodes(function)
+
+
+def is_of_function(node: Node) -> bool:
+    """Return True if a node runs the backward of a Function, in Python or C++, rather than one of PyTorch's own."""
+    return isinstance(node, BackwardCFunction) or type(node).__name__ == "CppFunction"
 
 
 def class_of_nodes(function: type[Function]) -> type:

@@ -139,6 +139,39 @@ def test_a_derived_tangent_raises(cut):
         torch.func.jvp(declare(CUTS[cut]), (X,), (X,))
 
 
+STEPS = {
+    **{name: getattr(torch, name) for name in ("round", "floor", "ceil", "trunc", "sign", "sgn")},
+    "floor of a quotient": lambda y: torch.div(y, 2.0, rounding_mode="floor"),
+}
+FORWARD = {
+    "jvp": lambda f: torch.func.jvp(f, (X, X), (X, X)),
+    "jvp along y": lambda f: torch.func.jvp(lambda y: f(X, y), (X,), (X,)),
+    "jacfwd": lambda f: torch.func.jacfwd(f, (0, 1))(X, X),
+    "jvp of jvp": lambda f: torch.func.jvp(lambda x: torch.func.jvp(lambda x: f(x, x), (x,), (x,))[1], (X,), (X,)),
+    "func.grad of jvp": lambda f: torch.func.grad(lambda x: torch.func.jvp(f, (x, x), (x, x))[1].sum())(X),
+    "jvp of func.grad": lambda f: torch.func.jvp(torch.func.grad(lambda x: f(x, x).sum()), (X,), (X,)),
+}
+
+
+@pytest.mark.parametrize("way", FORWARD)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_tangent_through_a_function_whose_gradient_is_zero_is_that_of_pytorch(step, way):
+    def function(x, y):
+        return x * STEPS[step](y)
+
+    torch.testing.assert_close(
+        FORWARD[way](declare(function, "(Tensor x, Tensor y) -> Tensor")), FORWARD[way](function)
+    )
+
+
+def test_a_tangent_through_a_backward_that_is_cut_raises():
+    inner = custom_op("cut::inner", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
+    inner.register_backward(lambda grad: grad.detach() * 2)
+
+    with pytest.raises(GradientUnavailable, match=r"cut::op: .*the gradient of 'x' is not differentiable"):
+        torch.func.jvp(declare(lambda x: inner(x)), (X,), (X,))
+
+
 SECOND = {
     "recorded": lambda f: torch.autograd.grad(f(LEAF, LEAF_2).sum(), LEAF, create_graph=True)[0].sum().backward(),
     "func.grad": lambda f: torch.func.grad(lambda y: torch.func.grad(lambda x: f(x, y).sum())(X).sum())(X),
