@@ -298,6 +298,13 @@ def test_offsets_are_never_resized_repeated_or_redrawn():
     assert "passed" == next(row.status for row in report.results if row.check == "symbolic")
 
 
+def test_an_index_is_not_made_a_mask():
+    schema = "(Tensor table, Tensor index) -> Tensor"
+    op = custom_op("honest::rows", lambda table, index: table[index], schema=schema, reference=True, replace=True)
+
+    assert ("passed", "") == status_of(op, [Sample(randn(1, 3), torch.tensor([0]))], "fake")
+
+
 # --------------------------------------------------------------------------------- a backward that writes to its input
 
 

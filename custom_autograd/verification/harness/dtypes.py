@@ -9,7 +9,8 @@ from custom_autograd.core.samples import Sample
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+"""Without uint8: as an index it is a mask."""
 
 
 def floating(sample: Sample) -> Iterator[tuple[torch.dtype, Sample]]:
@@ -30,7 +31,7 @@ def kinds(sample: Sample) -> Iterator[tuple[torch.dtype, Sample]]:
 
 def integers(sample: Sample) -> Iterator[tuple[torch.dtype, Sample]]:
     """Yield the call with its integer tensors in each integer dtype that holds their numbers."""
-    given = [x for x in sample.tensors() if _is_integer(x)]
+    given = [x for x in sample.tensors() if x.dtype in INTEGERS]
     for dtype in INTEGERS:
         limits = torch.iinfo(dtype)
         is_held = all(x.numel() == 0 or (int(x.min()) >= limits.min and int(x.max()) <= limits.max) for x in given)
@@ -41,10 +42,6 @@ def integers(sample: Sample) -> Iterator[tuple[torch.dtype, Sample]]:
 def _with(sample: Sample, dtype: torch.dtype, given: Collection[torch.dtype]) -> Sample:
     """Return the call with the tensors of some dtypes in another one, and copies of all others."""
     return sample.map(lambda x: _cast(x, dtype) if x.dtype in given else x.detach().clone())
-
-
-def _is_integer(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
