@@ -30,9 +30,9 @@ from custom_autograd.core.locations import (
 )
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.names import Name, names_of, parse_name
+from custom_autograd.core.option_types import listed
 from custom_autograd.core.schema import Schema
 from custom_autograd.native import loading
-from custom_autograd.options import listed
 from custom_autograd.pytrees.presence import find_tree
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
@@ -66,7 +66,7 @@ def declare(
     name = parse_name(options.op, refuse.location, is_torchs=is_declared_by_torch())
     if not callable(function):
         raise _not_callable(refuse, function)
-    devices = None if device_types is None else _device_types(listed(refuse, "device_types", device_types), refuse)
+    devices = None if device_types is None else _device_types(device_types, refuse)
     options = replace_fields(options, described=shape_notation.outputs_of(shapes))
     written = read_function(function, options, refuse)
     tree = find_tree(written, options, refuse)
@@ -99,8 +99,9 @@ def declare(
     return define(declaration, *(rule for rule in rules if rule is not None), replace=replace)
 
 
-def _device_types(given: Sequence[str], refuse: Refusal) -> tuple[str, ...]:
+def _device_types(device_types: str | Sequence[str], refuse: Refusal) -> tuple[str, ...]:
     """Return device types by the names that tensors have for them."""
+    given = listed(refuse, "device_types", device_types, example="'cpu'")
     for one in given:
         if has_index(one):
             expected = f"a device type, such as {one.partition(':')[0]!r}"

@@ -12,7 +12,7 @@ from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.core.locations import location_of_declaration
 from custom_autograd.core.messages import show
-from custom_autograd.core.names import names_of
+from custom_autograd.core.option_types import check_type, listed, several
 from custom_autograd.shapes.rule import DType
 
 if TYPE_CHECKING:
@@ -87,15 +87,8 @@ def _aliases(refuse: Refusal, aliases: Mapping[str, str] | None) -> tuple[tuple[
     return tuple(found.items())
 
 
-def listed(refuse: Refusal, option: str, names: Any) -> tuple[str, ...]:  # Any: whatever the author wrote
-    """Return one name or several as a tuple; raise for anything else."""
-    if not isinstance(names, Iterable):
-        raise refuse(f"{option}= takes names", expected="a string or several", found=show(names))
-    return names_of(names)
-
-
 def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
-    found = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
-    if not all(isinstance(tag, torch.Tag) for tag in found):
-        raise refuse("tags= takes dispatcher tags", expected="torch.Tag.pointwise, ...", found=show(tags))
+    found = () if tags is None else several(tags)
+    for tag in found:
+        check_type(refuse, "tags", tag, (torch.Tag,), "dispatcher tags", example="(torch.Tag.pointwise,)")
     return found

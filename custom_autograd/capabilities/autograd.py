@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from custom_autograd.autograd.plan import plan_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show
+from custom_autograd.core.option_types import check_type
 from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.dispatch.composition import find_composition
 from custom_autograd.pytrees.op_adapter import adapter_of
@@ -171,6 +173,8 @@ def register_drop_in(
             "register_autograd cannot express an op that mutates",
             do="use register_backward: there, grad_<input> is the gradient after the call",
         )
+    refuse = partial(record.declaration.origin(location_of(backward)).error, RegistrationError)
+    check_type(refuse, "setup_context", setup_context, (Callable, type(None)), "a function", example="setup_context")
     adapter = adapter_of(record.declaration)
     expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
     check_signature(record.declaration, "backward", backward, expected)

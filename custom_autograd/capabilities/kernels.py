@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.core.device_types import advice_on, has_index, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.names import names_of
+from custom_autograd.core.option_types import listed
 from custom_autograd.dispatch import attaching
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.called_by_position import check_call
@@ -51,8 +52,10 @@ def register(
             do="leave inline= out: the effect then orders the calls of the op",
         )
     registered = adapter_of(declaration).kernel(function)
-    served: tuple[str | None, ...] = (None,) if device_types is None else tuple(map(name_of, names_of(device_types)))
-    own = [one for one in served if one is not None]
+    refuse = partial(declaration.origin(location_of(function)).error, RegistrationError)
+    own = [] if device_types is None else listed(refuse, "device_types", device_types, example="'cpu'")
+    own = [name_of(one) for one in own]
+    served: list[str | None] = [None] if device_types is None else [*own]
     for device_type in own:
         _check_device(record, device_type, function)
     check_call(declaration, f"{' and '.join(own) or 'default'} kernel", registered)

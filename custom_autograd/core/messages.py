@@ -63,9 +63,9 @@ def explicit_none(names: Sequence[str]) -> str:
     return f"return {{{names[0]!r}: None}}"
 
 
-def suggest(name: str, valid: Iterable[str]) -> str | None:
+def suggest(given: object, valid: Iterable[str]) -> str | None:
     """Return the nearest valid name, or the only one that begins so, as advice; None if nothing is near."""
-    names = list(valid)
+    name, names = str(given), list(valid)
     longer = [one for one in names if name and one.startswith(name)]
     nearest = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{nearest[0]}'?" if nearest else None
@@ -74,7 +74,7 @@ def suggest(name: str, valid: Iterable[str]) -> str | None:
 def advise(name: object, valid: Iterable[str]) -> str:
     """Return what to do about a name that is not valid: the nearest one, or the choice."""
     names = list(valid)
-    return suggest(str(name), names) or (f"name one of {quote(names)}" if names else f"leave {name!r} out")
+    return suggest(name, names) or (f"name one of {quote(names)}" if names else f"leave {name!r} out")
 
 
 def advise_tensor(value: Any) -> str:  # Any: what stands where a tensor is expected

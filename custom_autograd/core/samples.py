@@ -11,6 +11,7 @@ def samples(make):                        make is a TensorFactory, bound to devi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from custom_autograd.core.containers import children_of, format_value, map_tensors
 from custom_autograd.core.device_types import advice_on, name_of, unknown_among
 from custom_autograd.core.errors import CheckError
+from custom_autograd.core.option_types import check_type, listed
 
 
 class Sample:
@@ -85,7 +87,9 @@ class Sample:
         Raises:
             CheckError: no check is named, or there is no reason.
         """
-        if not checks or not reason.strip():
+        refuse = partial(CheckError, "samples")
+        check_type(refuse, "reason", reason, (str,), "why the failures are accepted", example="'a kink at 0'")
+        if not listed(refuse, "checks", checks, example="'gradcheck'") or not reason.strip():
             problem = "xfail() is given no " + ("reason" if checks else "name of a check")
             raise CheckError("samples", problem, do="xfail('gradcheck', reason='a kink at 0')")
         sample = self.map(lambda tensor: tensor)

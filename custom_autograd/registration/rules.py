@@ -60,7 +60,7 @@ def _check_saving(declaration: Declaration, function: object, names: tuple[str, 
                 f"saving= names {name!r}, which is not a tensor that the backward saves",
                 expected=quote(valid),
                 found=show(name),
-                do=suggest(str(name), valid) or "name an input or an output that is a parameter of the backward",
+                do=suggest(name, valid) or "name an input or an output that is a parameter of the backward",
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 from custom_autograd.core.devices import without_numbers
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote, show, suggest
+from custom_autograd.core.messages import advise, quote, show, suggest
+from custom_autograd.core.option_types import check_type, several
 from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, randomness, runner
@@ -103,7 +105,9 @@ def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...
     available = all_checks()
     if names is None:
         return available
-    given = [names] if isinstance(names, str) else list(names)
+    given = several(names)
+    for row in given:
+        check_type(partial(CheckError, "check"), "checks", row, (str, Check), "names of checks", example="['vmap']")
     wanted = [row for row in given if isinstance(row, str)]
     parts = tuple(row for row in given if isinstance(row, Check))
     known = {word for check in available for word in _words(check)}
@@ -132,7 +136,11 @@ def case_of(
         CheckError: there are no samples, making them raises, or none of the tensors of one is on the device.
     """
     seen = target_of(target)
-    made = _given(seen, samples, device, dtype, seed) if samples is not None else _registered(seen, device, dtype, seed)
+    refuse, none = partial(CheckError, seen.name), type(None)
+    device = None if device is None else _device_of(seen, device)
+    check_type(refuse, "dtype", dtype, (torch.dtype, none), "a dtype", example="torch.float64")
+    check_type(refuse, "seed", seed, (int,), "an int", example="0")
+    made = _given(seen, seen.samples or () if samples is None else samples, device, dtype, seed)
     for sample in made:
         if not isinstance(sample, Sample):
             raise _no_sample(seen, sample)
@@ -145,8 +153,17 @@ def case_of(
     for sample in made:
         _check_kept(seen, sample)
     if device is not None:
-        _require_device(seen, made, torch.device(device), seen.samples if samples is None else samples)
+        _require_device(seen, made, device, seen.samples if samples is None else samples)
     return runner.Case(seen, made)
+
+
+def _device_of(target: Target, device: torch.device | str) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        expected, do = "a device, such as 'cpu' or 'cuda:0'", "pass device='cpu'"
+        problem = "the option 'device' is not a device"
+        raise CheckError(target.name, problem, expected=expected, found=show(device), do=do) from error
 
 
 def _given(
@@ -158,7 +175,7 @@ def _given(
 ) -> tuple[Sample, ...]:
     """Return samples a caller gave: moved to what is asked for, or made there."""
     if callable(samples):
-        return _listed(target, samples(_factory(device, dtype, seed)), samples)
+        return _made(target, samples, device, dtype, seed)
     return tuple(
         _moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in _listed(target, samples)
     )
@@ -179,20 +196,19 @@ def _listed(target: Target, made: object, rule: SamplesRule | None = None) -> tu
     )
 
 
-def _registered(
-    target: Target, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
+def _made(
+    target: Target, rule: SamplesRule, device: torch.device | str | None, dtype: torch.dtype | None, seed: int
 ) -> tuple[Sample, ...]:
-    if target.samples is None:
-        return ()
+    """Return what a generator of samples makes."""
     try:
         with randomness.isolated(seed):
-            return _listed(target, target.samples(_factory(device, dtype, seed)), target.samples)
+            return _listed(target, rule(_factory(device, dtype, seed)), rule)
     except CheckError:
         raise
     except Exception as error:
         problem = f"its samples cannot be made: {type(error).__name__}: {error}"
-        rule, do = location_of(target.samples), "correct the generator that register_samples was given"
-        raise CheckError(target.name, problem, rule=rule, declared=target.location, do=do) from error
+        do = "correct the generator, a function of make, such as 'lambda make: [Sample(make(4, 8))]'"
+        raise CheckError(target.name, problem, rule=location_of(rule), declared=target.location, do=do) from error
 
 
 def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
@@ -255,7 +271,7 @@ def _check_kept(target: Target, sample: Sample) -> None:
     for name in sample.kept:
         if name not in arguments:
             problem = f"keeping() names {name!r}, which is not an argument"
-            raise CheckError(target.name, problem, expected=quote(arguments), do=suggest(name, arguments))
+            raise CheckError(target.name, problem, expected=quote(arguments), do=advise(name, arguments))
 
 
 def _no_samples(target: Target) -> CheckError:

@@ -164,14 +164,6 @@ def test_a_tangent_through_a_function_whose_gradient_is_zero_is_that_of_pytorch(
     )
 
 
-def test_a_tangent_through_a_backward_that_is_cut_raises():
-    inner = custom_op("cut::inner", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
-    inner.register_backward(lambda grad: grad.detach() * 2)
-
-    with pytest.raises(GradientUnavailable, match=r"cut::op: .*the gradient of 'x' is not differentiable"):
-        torch.func.jvp(declare(lambda x: inner(x)), (X,), (X,))
-
-
 SECOND = {
     "recorded": lambda f: torch.autograd.grad(f(LEAF, LEAF_2).sum(), LEAF, create_graph=True)[0].sum().backward(),
     "func.grad": lambda f: torch.func.grad(lambda y: torch.func.grad(lambda x: f(x, y).sum())(X).sum())(X),

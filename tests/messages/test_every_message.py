@@ -34,7 +34,7 @@ PINNED = [
 
 QUOTED = "the schema cannot be parsed: "  # in PyTorch's words
 MAKERS = ("refuse", "_refuse", "_fail")
-OTHERS = ("isinstance", "issubclass", "raise_text", "raise_misfit")
+OTHERS = ("isinstance", "issubclass", "raise_text", "raise_misfit", "partial")
 
 
 def name_of(node: ast.expr) -> str:

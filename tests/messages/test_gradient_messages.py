@@ -721,12 +721,14 @@ GradientUnavailable: words::constant: the op cannot derive forward mode: the gra
     )
 
 
-def test_jvp_of_a_reference_whose_gradient_is_zero():
-    op = custom_op("words::rounded", lambda x: x.round(), schema="(Tensor x) -> Tensor", reference=True)
+def test_jvp_of_a_reference_whose_gradient_is_cut():
+    inner = custom_op("words::cut", lambda x: x * 2, schema="(Tensor x) -> Tensor")
+    inner.register_backward(lambda grad: grad.detach() * 2)
+    op = custom_op("words::around_cut", lambda x: inner(x), schema="(Tensor x) -> Tensor", reference=True)
     assert_expected_inline(
         message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
         """\
-GradientUnavailable: words::rounded: the op cannot derive forward mode: the gradient of 'x' is not differentiable
+GradientUnavailable: words::around_cut: the op cannot derive forward mode: the gradient of 'x' is not differentiable
   declared   FILE.py:LINE
   do         register_jvp, or where it is always zero, a backward that returns None for 'x'""",
     )

@@ -91,7 +91,7 @@ REFUSED = {
     "argument named after a keyword": (identity, {"schema": "(Tensor lambda) -> Tensor"}, "'lambda' cannot be"),
     "output named after a keyword": (identity, {"outputs": ("lambda",)}, "'lambda' cannot be the name"),
     "output whose name is two words": (identity, {"outputs": ("a b",)}, "'a b' cannot be the name"),
-    "output whose name is a number": (identity, {"outputs": (3,)}, "3 cannot be the name"),
+    "output whose name is a number": (identity, {"outputs": (3,)}, "the option 'outputs' has the wrong type"),
     "schema of other arguments": (
         identity,
         {"schema": "(Tensor x, Tensor y) -> Tensor"},
@@ -319,7 +319,7 @@ def test_the_generated_source_of_every_awkward_name_is_python():
 
 @pytest.mark.parametrize("option", [{"mutates_args": 3}, {"device_types": 3}, {"hidden": 3}, {"tags": ["x"]}], ids=str)
 def test_an_option_of_the_wrong_kind_is_refused_by_name(option):
-    with pytest.raises(DeclarationError, match=f"wrong_option: {next(iter(option))}= takes"):
+    with pytest.raises(DeclarationError, match=f"wrong_option: the option '{next(iter(option))}' has the wrong type"):
         custom_op("declaring::wrong_option", **option)(wrong_option)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as replace_fields
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from custom_autograd.core.errors import CustomAutogradError, DeclarationError, RegistrationError
 from custom_autograd.core.locations import location_of, location_of_declaration
 from custom_autograd.core.messages import advise, quote, show
-from custom_autograd.core.names import names_of
+from custom_autograd.core.option_types import check_type, listed
 from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
@@ -32,6 +33,7 @@ def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | N
     Raises:
         DeclarationError: the line cannot be read, or does not fit the op.
     """
+    _check_types(declaration, options, DeclarationError)
     if options.shapes is None and options.along is None:
         if options.dtypes or options.flops or options.numbers:
             raise _without_line(declaration)
@@ -43,6 +45,7 @@ def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | N
 def register(record: OpRecord, shapes: F, options: ShapeOptions, *, replace: bool) -> F:
     """Register a line, or a function that returns one for some of the op's arguments."""
     declaration = record.declaration
+    _check_types(declaration, options, RegistrationError)
     if isinstance(shapes, str):
         rule = _rule(location_of_declaration(None), shapes, options)
     else:
@@ -65,8 +68,10 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
         raise declaration.origin().error(DeclarationError, problem, do="give one: brackets in the line say the same")
     if options.shapes is not None:
         return options.shapes
+    refuse = partial(declaration.origin().error, DeclarationError)
+    along = listed(refuse, "along", options.along or (), example="'d'")
     try:
-        return line_of_annotations(declaration.function, declaration.schema, names_of(options.along or ()))
+        return line_of_annotations(declaration.function, declaration.schema, along)
     except LineMismatch as error:
         raise declaration.origin().error(
             DeclarationError, error.problem, expected=error.expected, do=error.do
@@ -75,6 +80,15 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
 
 def _rule(location: str, text: str | None, options: ShapeOptions) -> Shapes:
     return Shapes(location, text, None, (), dict(options.dtypes or {}), options.flops, dict(options.numbers or {}))
+
+
+def _check_types(declaration: Declaration, options: ShapeOptions, kind: type[CustomAutogradError]) -> None:
+    """Raise if an option has another type than it takes."""
+    refuse, none = partial(declaration.origin().error, kind), type(None)
+    check_type(refuse, "shapes", options.shapes, (str, none), "a line", example="'x: *b d -> out: *b d'")
+    check_type(refuse, "dtypes", options.dtypes, (Mapping, none), "a dict by output", example="{'out': torch.int64}")
+    check_type(refuse, "numbers", options.numbers, (Mapping, none), "a dict by argument", example="{'eps': 1e-6}")
+    check_type(refuse, "flops", options.flops, (str, none), "an expression", example="'2*m*k*n'")
 
 
 def _checked(declaration: Declaration, rule: Shapes, kind: type[CustomAutogradError]) -> Shapes:

@@ -6,11 +6,13 @@ Each rank runs the op on its slice; the function combines the outputs of all ran
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote
+from custom_autograd.core.option_types import check_type
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
@@ -72,6 +74,8 @@ def register(record: OpRecord, dim: str, function: F, arguments: Function | None
         problem = "register_sharding cuts a dimension of the op's line, and there is none"
         do = "give shapes=, or call register_shapes first"
         raise declaration.origin(location_of(function)).error(RegistrationError, problem, do=do)
+    refuse = partial(declaration.origin(location_of(function)).error, RegistrationError)
+    check_type(refuse, "dim", dim, (str,), "the name of a dimension", example="'n'")
     if described.rule.shapes is not None:
         check_dimension(record, described.line({}), dim, location_of(function))
     schema = declaration.schema
