@@ -136,9 +136,9 @@ def case_of(
         CheckError: there are no samples, making them raises, or none of the tensors of one is on the device.
     """
     seen = target_of(target)
-    refuse, none = partial(CheckError, seen.name), type(None)
+    refuse = partial(CheckError, seen.name, declared=seen.location)
     device = None if device is None else _device_of(seen, device)
-    check_type(refuse, "dtype", dtype, (torch.dtype, none), "a dtype", example="torch.float64")
+    check_type(refuse, "dtype", dtype, (torch.dtype, type(None)), "a dtype", example="torch.float64")
     check_type(refuse, "seed", seed, (int,), "an int", example="0")
     made = _given(seen, seen.samples or () if samples is None else samples, device, dtype, seed)
     for sample in made:
@@ -161,9 +161,9 @@ def _device_of(target: Target, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        expected, do = "a device, such as 'cpu' or 'cuda:0'", "pass device='cpu'"
-        problem = "the option 'device' is not a device"
-        raise CheckError(target.name, problem, expected=expected, found=show(device), do=do) from error
+        problem, expected = "the option 'device' is not a device", "a device, such as 'cpu' or 'cuda:0'"
+        facts = {"found": show(device), "declared": target.location, "do": "pass device='cpu'"}
+        raise CheckError(target.name, problem, expected=expected, **facts) from error
 
 
 def _given(

@@ -166,5 +166,6 @@ CheckError: check: the option 'checks' has the wrong type
 CheckError: wrong_types::op: the option 'device' is not a device
   expected   a device, such as 'cpu' or 'cuda:0'
   found      'gpu'
+  declared   FILE.py:LINE
   do         pass device='cpu'""",
     )
