@@ -55,7 +55,7 @@ containers::block: argument 'b.affine.weight' is not what was declared
   expected   a tensor
   found      a list of 1
   declared   containers.py:87
-  do         pass a tensor""",
+  do         pass a tensor as 'b.affine.weight'""",
     )
 
 
@@ -132,7 +132,7 @@ containers::affine: argument 'p.times' is not what was declared
   expected   an int
   found      float: 1.5
   declared   containers.py:81
-  do         pass an int""",
+  do         pass an int as 'p.times'""",
     )
 
 
@@ -144,7 +144,7 @@ containers::weighted: argument weights['b'] is not what was declared
   expected   a tensor
   found      int: 2
   declared   containers.py:95
-  do         pass a tensor""",
+  do         pass a tensor as weights['b']""",
     )
 
 
@@ -156,7 +156,7 @@ containers::swapped: argument 'p' is not what was declared
   expected   a dict with the keys 'left', 'right'
   found      a dict with the keys 'left'
   declared   containers.py:103
-  do         pass a dict with the keys 'left', 'right'""",
+  do         pass a dict with the keys 'left', 'right' as 'p'""",
     )
 
 
@@ -168,7 +168,7 @@ containers::nested: argument 'pair[1]' is not what was declared
   expected   a tuple of 2
   found      a tuple of 3
   declared   containers.py:121
-  do         pass a tuple of 2""",
+  do         pass a tuple of 2 as 'pair[1]'""",
     )
 
 
