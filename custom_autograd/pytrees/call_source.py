@@ -72,7 +72,7 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
         "expected": error.expected,
         "found": error.found,
         "declared": location,
-        "do": error.advice or f"pass {error.expected} as {error.path}",
+        "do": error.advice or f"pass {error.expected} as {path}",
     }
     return KernelError(name, problem, **facts)
 

@@ -34,7 +34,7 @@ containers::affine: argument 'p' is not what was declared
   expected   Affine(weight, bias, times)
   found      a tuple of 2
   declared   containers.py:81
-  do         pass Affine(weight, bias, times)""",
+  do         pass Affine(weight, bias, times) as 'p'""",
     )
 
 
@@ -46,7 +46,7 @@ containers::block: argument 'b.affine' is not what was declared
   expected   Affine(weight, bias, times)
   found      int: 3
   declared   containers.py:87
-  do         pass Affine(weight, bias, times)""",
+  do         pass Affine(weight, bias, times) as 'b.affine'""",
     )
     assert_expected_inline(
         refusal_of(block, X, Block(Affine([X], None), CURVE, [X])),
@@ -95,7 +95,7 @@ structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
   declared   test_calls.py:76
-  do         pass Halved(value, scale)""",
+  do         pass Halved(value, scale) as 'h'""",
     )
 
 
@@ -108,7 +108,7 @@ structured_calls::halved: argument 's' is not what was declared
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
   declared   test_calls.py:76
-  do         pass State(hidden, cell) or None""",
+  do         pass State(hidden, cell) or None as 's'""",
     )
 
 
@@ -120,7 +120,7 @@ structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
   declared   test_calls.py:76
-  do         pass State(hidden, cell) or None""",
+  do         pass State(hidden, cell) or None as 's'""",
     )
 
 
@@ -180,7 +180,7 @@ containers::anything: argument table['set'] is not what was declared
   expected   tensors, numbers, strings, dtypes, Enums, and containers of those
   found      set: {1}
   declared   containers.py:132
-  do         pass tensors, numbers, strings, dtypes, Enums, and containers of those""",
+  do         pass tensors, numbers, strings, dtypes, Enums, and containers of those as table['set']""",
     )
 
 
