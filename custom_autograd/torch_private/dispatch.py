@@ -63,9 +63,9 @@ def without_key(key: str) -> AbstractContextManager[Any]:  # Any: the guard obje
     return guard
 
 
-def are_lazy_bits_ignored() -> bool:
-    """Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
-    return _C._dispatch_tls_is_dispatch_key_excluded("Conjugate")
+# The key as an object: from its name it is converted by way of an exception, which takes 2 us.
+are_lazy_bits_ignored = functools.partial(_C._dispatch_tls_is_dispatch_key_excluded, _C.DispatchKey.Conjugate)
+"""Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
 
 
 def heeding_lazy_bits() -> AbstractContextManager[Any]:  # Any: the guard object
