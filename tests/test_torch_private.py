@@ -164,9 +164,9 @@ def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out():
     assert not dispatch.are_lazy_bits_ignored()
     with dispatch.without_key("Conjugate"):
         assert dispatch.are_lazy_bits_ignored()
-        with dispatch.heeding_lazy_bits():
-            assert not dispatch.are_lazy_bits_ignored()
-            assert [3 + 0j] == (x.conj() + x.conj() * 0 + 2 + 2j).tolist()
+        assert not dispatch.heed_lazy_bits(dispatch.are_lazy_bits_ignored)
+        assert dispatch.are_lazy_bits_ignored()
+        assert [3 + 0j] == dispatch.heed_lazy_bits(lambda: x.conj() + x.conj() * 0 + 2 + 2j).tolist()
 
 
 def test_every_device_type_has_a_key():

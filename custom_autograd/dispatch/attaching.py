@@ -95,8 +95,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
         try:
             # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
             if are_lazy_bits_ignored():
-                with dispatch.heeding_lazy_bits():
-                    return run(*args, **kwargs)
+                return dispatch.heed_lazy_bits(run, *args, **kwargs)
             return run(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
             explained = mixed.explain(error, args, kwargs)
@@ -108,7 +107,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
 
 
 def _autograd(record: OpRecord) -> Callable[..., Any]:
-    road = record.road
+    road, noting = record.road, overriding(record.capabilities, Capability.after_call)
 
     def find() -> Callable[..., Any]:
         return generated_code_of(record).autograd
@@ -124,7 +123,7 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
                 raise
             result = find()(keyset, *args, **kwargs)
         if torch_dispatch_modes():
-            for capability in overriding(record.capabilities, Capability.after_call):
+            for capability in noting:
                 capability.after_call(record, args, kwargs, result)
         return result
 

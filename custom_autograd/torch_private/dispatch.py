@@ -3,8 +3,8 @@
 - `_C._AutoDispatchBelowAutograd`: there is no public guard that leaves out the Autograd keys (torch 1.9 and up).
 - `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
 - `_C._ExcludeDispatchKeyGuard`, `_C.DispatchKeySet`: `torch.library` has no public "call me without this key".
-- `_C._dispatch_tls_is_dispatch_key_excluded`, `_C._ForceDispatchKeyGuard`, `_C._dispatch_tls_local_include_set`,
-  `_C._dispatch_tls_local_exclude_set`: the handler of a TorchDispatchMode runs with all keys above Python left out, and
+- `_C._dispatch_tls_is_dispatch_key_excluded`, `_C._dispatch_tls_set_dispatch_key_excluded`,
+  `_C._PreserveDispatchKeyGuard`: the handler of a TorchDispatchMode runs with all keys above Python left out, and
   no public function takes them in again (torch 2.11 to 2.15).
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `Library.m.register_ad_inplace_or_view_fallback`, `OpOverload.redispatch`:
@@ -35,7 +35,7 @@ BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
 
 below_autograd = _C._AutoDispatchBelowAutograd
 KeySet = _C.DispatchKeySet
-LAZY = ("Conjugate", "Negative", "ZeroTensor")
+LAZY = (_C.DispatchKey.Conjugate, _C.DispatchKey.Negative, _C.DispatchKey.ZeroTensor)
 
 
 def _bits(*names: str) -> int:
@@ -68,14 +68,12 @@ are_lazy_bits_ignored = functools.partial(_C._dispatch_tls_is_dispatch_key_exclu
 """Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
 
 
-def heeding_lazy_bits() -> AbstractContextManager[Any]:  # Any: the guard object
-    """Let operations conjugate and negate lazily while the context is open."""
-    excluded = _C._dispatch_tls_local_exclude_set() - _LAZY_KEYS
-    guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded)
-    return guard
-
-
-_LAZY_KEYS = functools.reduce(operator.or_, (KeySet(getattr(_C.DispatchKey, key)) for key in LAZY))
+def heed_lazy_bits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the function says
+    """Call a function in which operations conjugate and negate lazily."""
+    with _C._PreserveDispatchKeyGuard():
+        for key in LAZY:
+            _C._dispatch_tls_set_dispatch_key_excluded(key, False)
+        return function(*args, **kwargs)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: the guard object

@@ -92,7 +92,7 @@ class FlopCounting(Capability):
 
     def after_call(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Count the backward of the call when it runs, where the counter could not (Any: as the schema says)."""
-        if is_transforming() or is_tracing() or is_functionalizing() or not flop_counter.counters():
+        if not flop_counter.counters() or is_transforming() or is_tracing() or is_functionalizing():
             return  # a transform sees other shapes, and a graph holds what its operations do
         found = _OPS.get(record)
         if found is not None and found.counts_backward:
