@@ -112,7 +112,7 @@ class DropIn:
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
         found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: note_rule(error, op, rule)}
         if setup is not None:
-            found["check_saved"], found["mark"], found["unmark"] = check_saved, mark, unmark
+            found["check_saved"] = check_saved
             found["setup"] = self._setup_of_eager_call(setup)
         return found
 

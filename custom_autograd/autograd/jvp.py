@@ -101,7 +101,10 @@ class Jvp:
             read = filled(self._reader.read(self.plan.jvp, found, {name: known(like)}).get(name), like)
             found = without_history(read)
         tangent: Tensor = found
-        return tangent.clone() if any(one is not None and may_share(tangent, one) for one in given) else tangent
+        for one in given:
+            if one is not None and may_share(tangent, one):
+                return tangent.clone()
+        return tangent
 
     def origin(self, rule: Rule | None = None) -> Origin:
         """Return what errors about the op, or about one of its rules, have in common."""

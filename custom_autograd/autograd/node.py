@@ -184,7 +184,11 @@ class NodeWriter:
         outputs = [output.name for output in self.schema.outputs]
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
         inputs = tuple_of(self.function.converted())
-        source.line(f"$marked = $mark({tuple_of(outputs)})")  # computed_contexts.py
+        marked = [f"$marked${name}" for name in outputs]
+        for name, mark in zip(outputs, marked, strict=True):  # see `mark` in computed_contexts.py
+            source.line(f"{mark} = ({name}.is_floating_point() or {name}.is_complex()) and not {name}.requires_grad")
+            with source.block(f"if {mark}"):
+                source.line(f"{name}.requires_grad = True")
         source.line("$set_grad_enabled(True)")  # NOTE [setup_context is recorded] in drop_in.py
         with source.block("try"):
             source.line(f"$setup($ctx, {inputs}, {output})")
@@ -192,7 +196,9 @@ class NodeWriter:
             source.line("$note_0($error)")
             source.line("raise")
         source.line("$set_grad_enabled(False)")
-        source.line("$unmark($marked)")
+        for name, mark in zip(outputs, marked, strict=True):
+            with source.block(f"if {mark}"):
+                source.line(f"{name}.requires_grad = False")
         source.line("$is_computed = False")
         is_given = [f"$tensor is not {one.name}" for one in self.schema.tensor_arguments]
         with source.block("for $tensor in $ctx.to_save or ()"):

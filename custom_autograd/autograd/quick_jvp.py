@@ -49,7 +49,7 @@ class QuickJvpWriter:
             with source.block("try"):
                 source.line(f"$found = $jvp_rule({', '.join(map(self._argument, self._rule.names))})")
             with source.block("except $Exception as $error"):
-                source.line(f"$note_absent($error, {given})")
+                source.line(f"$note_jvp($error, {given})")
                 source.line("raise")
             source.line(f"return $read_tangent($found, $results[{function.results[0]!r}], {tuple_of(tangents)})")
 
@@ -59,4 +59,7 @@ class QuickJvpWriter:
             return f"{name}=$tangent${asked}"
         if name in self.function.saved_values:
             return f"{name}=$ctx.kept_{name}"
+        tensors = {one.name for one in self.function.schema.tensor_arguments if one.type == "Tensor"}
+        if name in tensors:  # forward mode is off inside a jvp: an alias has no tangent
+            return f"{name}=$values[{name!r}].detach()"
         return f"{name}=$primal_of($values[{name!r}])"

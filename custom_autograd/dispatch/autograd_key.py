@@ -71,8 +71,8 @@ class AutogradWriter:
         not_plain = [f"$type({one.name}) is not $Tensor" for one in tensors if one.type == "Tensor"]
         asked = " or ".join(not_plain) if len(not_plain) == len(tensors) else "True"
         names = ", ".join(argument.name for argument in tensors)
-        wrapped = f"$keys.raw_repr() & $PYTHON and ({asked}) and $has_python_key({names})"
-        return f"($keys.raw_repr() & $NOT_PLAIN or ({wrapped}))"
+        wrapped = f"$bits & $PYTHON and ({asked}) and $has_python_key({names})"
+        return f"(($bits := $keys.raw_repr()) & $NOT_PLAIN or ({wrapped}))"
 
     def _refuses(self) -> bool:
         """Return True if a write that no rule accounts for would make gradients wrong."""

@@ -26,7 +26,7 @@ from custom_autograd.torch_private import dispatch, edges, functions, modes, tra
 from custom_autograd.torch_private.native_context import Running
 from custom_autograd.values import lists, tensors
 from custom_autograd.values.named import Named
-from custom_autograd.values.user_code import noted
+from custom_autograd.values.user_code import note_rule
 
 
 class RecordingCode:
@@ -153,9 +153,16 @@ def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
 def _jvp_helpers(derivatives: Derivatives) -> dict[str, Any]:
     """Return what the quick jvp calls; what computes tangents is loaded for the first one."""
     rule = derivatives.plan.jvp
+    if rule is None:
+        return {}
+
+    def note(error: Exception, given: Mapping[str, Any]) -> None:
+        note_rule(error, str(derivatives.plan.declaration.name), rule)
+        derivatives.tangents.note_absent(error, given)
+
     return {
-        "jvp_rule": None if rule is None else noted(str(derivatives.plan.declaration.name), rule),
-        "note_absent": lambda error, given: derivatives.tangents.note_absent(error, given),
+        "jvp_rule": rule.function,
+        "note_jvp": note,
         "read_tangent": lambda found, like, given: derivatives.tangents.read_one(found, like, given),
     }
 

@@ -72,8 +72,8 @@ def find_tangents(*tensors: Tensor | None) -> int:
     try:
         for tensor in tensors:
             tangent = None if tensor is None else _unpack_dual(tensor, level=0)[1]
-            if tangent is not None:
-                found = max(found, 1 + tangent.requires_grad)
+            if tangent is not None and found < 2:
+                found = 2 if tangent.requires_grad else 1
         return found
     finally:
         _C._set_fwd_grad_enabled(was_enabled)

@@ -211,13 +211,13 @@ def record(ctx, x, y):
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
+    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
         result = record.around_autograd(x, y)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
         return redispatch(keys, x, y)
-    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
     if is_odd:
         x = plain(x)
     if is_odd:
@@ -461,13 +461,13 @@ def record(ctx, x, weight, n, eps):
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(x, weight))):
+    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight))):
         result = record.around_autograd(x, weight, n, eps=eps)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
         return redispatch(keys, x, weight, n, eps=eps)
-    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(x, weight)))
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight)))
     if is_odd:
         x = plain(x)
     if is_odd:
@@ -664,13 +664,13 @@ def record(ctx, layout, in_place, *flat):
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(values, step))):
+    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step))):
         result = record.around_autograd(values, step)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):
         return redispatch(keys, values, step)
-    is_odd = (keys.raw_repr() & NOT_PLAIN or (keys.raw_repr() & PYTHON and (True) and has_python_key(values, step)))
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step)))
     if is_odd:
         step = plain(step)
     refuse_overlap({"values": values, "step": step})
