@@ -45,9 +45,10 @@ def forbid_following(
         outputs: of the call.
         message: of the error.
     """
-    if all(one is None or one.grad_fn is None for one in kept) or transforms.is_transforming():
-        return tuple(kept)
     given, results = tensors_in(inputs), tensors_in([outputs])
+    are_followed = all(one is None or one.grad_fn is None or _is_among(one, given) for one in kept)
+    if are_followed or transforms.is_transforming():
+        return tuple(kept)
     ends = {id(one.grad_fn) for one in given}
     with transforms.gradients_recorded():
         dependencies = [transforms.primal_of(one) for one in given if one.requires_grad]
