@@ -154,7 +154,8 @@ class CustomOp(SubsystemRules, Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
-            return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]  # the op is defined
+            self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
+            return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:
             return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
         if native_loading.start(self._record):

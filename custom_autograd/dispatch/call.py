@@ -151,6 +151,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
         with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
+            source.line("$entry.dispatched.generate()")
             source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
         _write_conversions(source, schema, "$entry.output")
         if schema.may_return_inputs:  # see sharing.py

@@ -19,36 +19,29 @@ class DispatchedCalls:
     traces what was generated.
 
     Attributes:
+        generate: generates the two below, once; to be called before they are read.
+        call: the call of the flat op, where every argument is one of the schema.
         in_graphs: what `op(...)` runs while Dynamo traces it.
     """
 
+    call: Call
+    in_graphs: Call
+
     def __init__(self, record: OpRecord) -> None:
         self._record = record
-        self._call: Call | None = None
         self._observed: Call | None = None
-        self._traced: Call | None = None
+        is_generated = False
 
         @constant_in_graphs
-        def generate() -> bool:
-            if self._traced is None:
+        def generate() -> None:
+            nonlocal is_generated
+            if not is_generated:
                 with record.lock:
-                    self._call = make_call(record, record.overload)
-                    self._traced = make_traced(record, self._call)
-            return True
+                    self.call = make_call(record, record.overload)
+                    self.in_graphs = make_traced(record, self.call)
+                    is_generated = True
 
-        def in_graphs(*args: Any, **kwargs: Any) -> Any:
-            generate()
-            return self._traced(*args, **kwargs)  # type: ignore[misc]  # it was generated
-
-        self._generate = generate
-        self.in_graphs = in_graphs
-
-    @property
-    def call(self) -> Call:
-        """Return the call of the flat op, where every argument is one of the schema."""
-        self._generate()
-        assert self._call is not None  # it was generated
-        return self._call
+        self.generate = generate
 
     @property
     def observed(self) -> Call:

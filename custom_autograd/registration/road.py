@@ -12,12 +12,9 @@ GeneratedCall: TypeAlias = Callable[..., Any]
 class DispatchedCalls(Protocol):
     """The calls of one op by way of the dispatcher; see dispatch/dispatched_calls.py."""
 
+    generate: Callable[[], None]  # to be called before the two below are read
+    call: GeneratedCall  # the call of the flat op
     in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
-
-    @property
-    def call(self) -> GeneratedCall:
-        """Return the call of the flat op."""
-        raise NotImplementedError
 
     @property
     def observed(self) -> GeneratedCall:

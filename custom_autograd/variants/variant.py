@@ -189,6 +189,7 @@ class Variant:
             return self._compose(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
             assert record.dispatched is not None
+            record.dispatched.generate()
             return record.dispatched.in_graphs(*args, **kwargs)
         if transforms.is_transforming():
             return self._compose(*args, **kwargs)
@@ -200,6 +201,7 @@ class Variant:
         """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
         if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
             assert self.op.dispatched is not None
+            self.op.dispatched.generate()
             return self.op.dispatched.in_graphs(*args, **kwargs)
         if self._public is None:
             self._public = make_public_call(self.op)

@@ -55,6 +55,7 @@ def op(self, /, x, y, *more):
     if more:
         refuse_more(more)
     if is_dynamo_compiling():
+        entry.dispatched.generate()
         return entry.dispatched.call(x, y)
     if x is None:
         refuse_none('x')
@@ -243,6 +244,7 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     if more:
         refuse_more(more)
     if is_dynamo_compiling():
+        entry.dispatched.generate()
         return entry.dispatched.call(x, weight, n, eps=eps)
     if x is None:
         refuse_none('x')
@@ -493,6 +495,7 @@ def op(self, /, values, step, *more):
     if more:
         refuse_more(more)
     if is_dynamo_compiling():
+        entry.dispatched.generate()
         return entry.dispatched.call(values, step)
     if type(values) not in (list, tuple):
         refuse_subclass('values', values)

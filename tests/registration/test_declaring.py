@@ -219,6 +219,7 @@ def test_arguments_may_have_any_name(name):
 def test_arguments_may_have_any_name_under_torch_func(name):
     op = find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
     x = torch.rand(3, dtype=torch.float64)
+    op.dispatched.generate()
     found = torch.func.grad(lambda t: op.dispatched.call(t, 3, s=0.5).sum())(x)
     _, tangent = torch.func.jvp(lambda t: op.dispatched.call(t, 3, s=0.5), (x,), (x,))
 

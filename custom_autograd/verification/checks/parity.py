@@ -115,6 +115,7 @@ def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
 
 def _caller(record: OpRecord) -> Function:
     assert record.dispatched is not None  # it is declared
+    record.dispatched.generate()
     return record.dispatched.call
 
 
