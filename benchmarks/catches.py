@@ -34,7 +34,7 @@ from recorded_runs import read_recorded, version_of
 
 from corpus import CORRECT, MUTANTS, Honest, Mutant
 from custom_autograd.benchmarking.machine import describe_machine
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.check import all_checks, check
 from custom_autograd.verification.harness.base import NothingToCheckError, first_line
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from custom_autograd.core.lazy_names import loader_of
+from custom_autograd.core.lazy import loader_of
 
 if TYPE_CHECKING:
     from custom_autograd.core.errors import (
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
         RegistrationError,
         VmapUnavailable,
     )
-    from custom_autograd.core.samples import Sample
-    from custom_autograd.dispatch.proofs import through_dispatcher
+    from custom_autograd.execution.proofs import through_dispatcher
     from custom_autograd.graph.backward_end import on_backward_end
     from custom_autograd.graph.checkpointing import checkpointing
     from custom_autograd.graph.inspection import inspect
-    from custom_autograd.graph.saving import saving
+    from custom_autograd.graph.policies import saving
     from custom_autograd.op import CustomOp, custom_op
     from custom_autograd.programs import load_program, save_program
+    from custom_autograd.schema.samples import Sample
     from custom_autograd.triton_ops import triton_op, wrap_triton
     from custom_autograd.values.validation import validation
     from custom_autograd.verification.check import check
@@ -71,7 +71,7 @@ _HOMES = {
     "RegistrationError": "core.errors",
     "Report": "verification.report",
     "Result": "verification.report",
-    "Sample": "core.samples",
+    "Sample": "schema.samples",
     "VmapUnavailable": "core.errors",
     "check": "verification.check",
     "checkpointing": "graph.checkpointing",
@@ -80,8 +80,8 @@ _HOMES = {
     "load_program": "programs",
     "on_backward_end": "graph.backward_end",
     "save_program": "programs",
-    "saving": "graph.saving",
-    "through_dispatcher": "dispatch.proofs",
+    "saving": "graph.policies",
+    "through_dispatcher": "execution.proofs",
     "triton_op": "triton_ops",
     "validation": "values.validation",
     "wrap_triton": "triton_ops",

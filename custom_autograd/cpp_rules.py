@@ -20,16 +20,16 @@ import torch
 from torch import Tensor
 
 from custom_autograd.capabilities import autograd
-from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote, suggest
-from custom_autograd.core.native_kernels import SLOTS
-from custom_autograd.core.saving_policy import SavingPolicy
-from custom_autograd.core.schema import Argument
 from custom_autograd.declare import all_or_nothing
+from custom_autograd.kernels import native_kernels
+from custom_autograd.kernels.native_kernels import SLOTS
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_names import META, NEEDS
-from custom_autograd.torch_private.schemas import parse_schema
+from custom_autograd.registration.rule_types import META, NEEDS
+from custom_autograd.schema.policies import SavingPolicy
+from custom_autograd.schema.schema import Argument
+from custom_autograd.torch_private.definitions import parse_schema
 from custom_autograd.values.tensors import first_tensor
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class CppRule:
 
 def _definition_of(record: OpRecord, kernel: CppKernel) -> str:
     """Return the schema of the function."""
-    from custom_autograd.kernels.cpp_definitions import definitions_in  # loaded with the C++ kernels
+    from custom_autograd.kernels.cpp import definitions_in  # loaded with the C++ kernels
 
     refuse = record.declaration.origin(kernel.written_in).error
     try:

@@ -2,48 +2,73 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
 from typing import Any
 
 import torch
 
-from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
 from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.capabilities.shapes import capability as shape_notation
-from custom_autograd.core.annotations import read_function
-from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.core.device_types import has_index, name_of
+from custom_autograd.containers.named_fields import find_tree
+from custom_autograd.core.devices import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.forking import wait_for_imports
-from custom_autograd.core.inference import schema_of
 from custom_autograd.core.locations import (
     is_declared_by_torch,
     location_of_declaration,
     modules_of,
 )
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.names import Name, names_of, parse_name
 from custom_autograd.core.option_types import listed
-from custom_autograd.core.schema import Schema
+from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.native import loading
-from custom_autograd.pytrees.presence import find_tree
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration import registry
-from custom_autograd.registration.called_by_position import check_order, positional_of
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Inline, Registration
+from custom_autograd.registration.rules import check_order, positional_of
+from custom_autograd.schema.annotations import read_function
+from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.inference import schema_of
+from custom_autograd.schema.names import Name, names_of, parse_name
+from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import ShapeOptions
 from custom_autograd.torch_private.dispatch import is_defined
+
+# Before a fork, wait for what other threads import of this package.
+#
+# The child has the lock of a module that is being imported, and not the thread that would release it: it would wait for
+# ever where it needs the module. Much of the package is imported by the first call that needs it, in any thread.
+
+
+PACKAGE = __name__.partition(".")[0]
+LOCKS: Collection[str] = getattr(importlib.import_module("importlib._bootstrap"), "_module_locks", ())
+"""The modules that are being imported, by name: Python's own table of their locks, if this Python has one."""
+
+
+def wait_for_imports() -> None:
+    """Wait until no other thread is in the midst of importing a module of this package."""
+    waited: set[str] = set()
+    while found := _being_imported() - waited:  # what this thread imports itself stays
+        for name in found:
+            with contextlib.suppress(Exception):  # whoever imports it hears of that
+                importlib.import_module(name)
+        waited |= found
+
+
+def _being_imported() -> set[str]:
+    return {name for name in list(LOCKS) if name == PACKAGE or name.startswith(f"{PACKAGE}.")}
+
 
 loading.watch()
 
@@ -73,8 +98,8 @@ def declare(
     if tree is None:
         schema = schema_of(function, written, options, refuse)
     else:
-        from custom_autograd.pytrees.adapters import flat_kernel_function  # imported for ops with containers
-        from custom_autograd.pytrees.argument_tree import flat_options
+        from custom_autograd.containers.adapters import flat_kernel_function  # imported for ops with containers
+        from custom_autograd.containers.argument_tree import flat_options
 
         options = flat_options(options, tree)
         schema = schema_of(function, tree.flat, options, refuse)

@@ -5,8 +5,8 @@ A package that adds a check subclasses `Check`, and names the class in an entry 
 `KernelSource`: see docs/extending/add-a-kernel-language.md.
 """
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.kernels.lazy import LazyKernel as KernelSource
+from custom_autograd.kernels.lazy_kernel import LazyKernel as KernelSource
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from custom_autograd import declare
-from custom_autograd.core import native_kernels
 from custom_autograd.core.lazy import Lazy
-from custom_autograd.core.schema import Schema
-from custom_autograd.dispatch.generated import generated_code_of, source_of
+from custom_autograd.execution.generated import generated_code_of, source_of
+from custom_autograd.kernels import native_kernels
 from custom_autograd.opdef import OpDef
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
+from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private.dispatch import OpOverload
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 import torch
 
 from custom_autograd import cpp_rules, declare
-from custom_autograd.calls.kernel_options import KernelOptions
 from custom_autograd.capabilities import autograd, fake, kernels
 from custom_autograd.capabilities import reference as references
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
-from custom_autograd.dispatch.call import publish
+from custom_autograd.execution.call import publish
+from custom_autograd.execution.kernel_options import KernelOptions
 from custom_autograd.native import loading as native_loading
 from custom_autograd.options import options_of
 from custom_autograd.shapes.rule import DType, ShapeOptions
@@ -25,9 +25,9 @@ from custom_autograd.values.validation import level_of, parse_level
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-    from custom_autograd.core.samples import Sample
-    from custom_autograd.core.saving_policy import SavingPolicy
     from custom_autograd.options import Options
+    from custom_autograd.schema.policies import SavingPolicy
+    from custom_autograd.schema.samples import Sample
     from custom_autograd.verification.report import Report
 
 P = ParamSpec("P")

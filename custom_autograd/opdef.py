@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from custom_autograd.capabilities.autocast.caster import policies_of
-from custom_autograd.core.casting import CastPolicy
+from custom_autograd.capabilities.autocast import policies_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
+from custom_autograd.schema.policies import CastPolicy
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 

@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.names import DEFAULT, Name
 from custom_autograd.registration import registry
-from custom_autograd.registration.one_tuple import SUFFIX
+from custom_autograd.registration.dispatcher_library import SUFFIX
+from custom_autograd.schema.names import DEFAULT, Name
 from custom_autograd.torch_private.dispatch import OpOverload, is_defined
 
 File: TypeAlias = "str | os.PathLike[str] | IO[bytes]"

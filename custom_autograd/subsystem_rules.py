@@ -9,15 +9,14 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from custom_autograd.capabilities import effects
-from custom_autograd.capabilities.autocast import capability as autocast
+from custom_autograd.capabilities import autocast, effects
 from custom_autograd.capabilities.flops import capability as flops
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
-from custom_autograd.core.casting import Cast
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.handle import Handle
+from custom_autograd.schema.policies import Cast
 from custom_autograd.shapes.rule import DType, ShapeOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,7 +177,7 @@ class SubsystemRules(Handle):
             ... def _(total, gather):
             ...     return gather(total).logsumexp(0)
         """
-        from custom_autograd.capabilities.sharding import combining  # loaded for ops that have such rules
+        from custom_autograd.sharding import combining  # loaded for ops that have such rules
 
         return combining.register(self._record, dim, fn, arguments, replace=replace)
 

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch.library import wrap_triton as wrap_triton
 
-from custom_autograd.core.launches import are_recorded
+from custom_autograd.kernels.launches import are_recorded
 from custom_autograd.op import CustomOp, custom_op
 from custom_autograd.torch_private.triton_launches import launching_directly
 

@@ -22,33 +22,21 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.native.loading import library as native
 from custom_autograd.registration import dispatcher_library
 from custom_autograd.torch_private import (
-    allocations,
     awaited_modules,
-    backward_passes,
     checkpointing,
-    classes,
+    collectives,
     compiler,
-    data_dependence,
     definitions,
     dispatch,
-    edges,
     fakes,
     flop_counter,
     functions,
     guards,
-    local_ranks,
-    modes,
     nested,
     nodes,
-    observers,
-    operators,
-    overloads,
     placements,
-    preloading,
-    schemas,
     storages,
     symbols,
-    tags,
     thread_values,
     transforms,
     trees,
@@ -56,8 +44,8 @@ from custom_autograd.torch_private import (
     verification,
     versions,
 )
-from custom_autograd.torch_private import compile_counter as compilation
-from custom_autograd.torch_private import registered_kernels as registrations
+from custom_autograd.torch_private import definitions as registrations
+from custom_autograd.torch_private import verification as compilation
 
 
 @pytest.fixture
@@ -319,22 +307,22 @@ def test_the_innermost_batch_is_seen_through_other_transforms():
 
 
 def test_a_tuple_of_one_is_read_as_what_is_in_it():
-    (result,) = schemas.parse_schema("f(Tensor x) -> ((Tensor))")[1]
-    (other,) = schemas.parse_schema("f(Tensor x) -> (Tensor)")[1]
+    (result,) = definitions.parse_schema("f(Tensor x) -> ((Tensor))")[1]
+    (other,) = definitions.parse_schema("f(Tensor x) -> (Tensor)")[1]
 
     assert ("Tensor", True) == (result.type, result.is_one_tuple)
     assert ("Tensor", False) == (other.type, other.is_one_tuple)
 
 
 def test_the_dispatchers_parser_is_read():
-    arguments, results = schemas.parse_schema(
+    arguments, results = definitions.parse_schema(
         "f(Tensor(a!) x, Tensor?[] y, ScalarType? d=float32, *, SymInt n=3, MemoryFormat m=contiguous_format) "
         "-> Tensor out"
     )
 
     assert ["Tensor", "Tensor?[]", "ScalarType?", "int", "MemoryFormat"] == [a.type for a in arguments]
-    numbers = schemas.constants_by_number("ScalarType", torch.dtype)
-    formats = schemas.constants_by_number("MemoryFormat", torch.memory_format)
+    numbers = definitions.constants_by_number("ScalarType", torch.dtype)
+    formats = definitions.constants_by_number("MemoryFormat", torch.memory_format)
     assert [True, True, True] == [a.has_default for a in arguments[2:]]
     assert torch.float32 is numbers[arguments[2].default]
     assert torch.contiguous_format is formats[arguments[4].default]
@@ -350,12 +338,12 @@ def test_the_dtype_of_a_number_and_of_itself(dtype):
     number = torch._C.parse_schema(text).arguments[0].default_value
 
     assert isinstance(number, int)
-    assert dtype is schemas.constant_of("ScalarType", torch.dtype, number)
-    assert dtype is schemas.constant_of("ScalarType", torch.dtype, dtype)
+    assert dtype is definitions.constant_of("ScalarType", torch.dtype, number)
+    assert dtype is definitions.constant_of("ScalarType", torch.dtype, dtype)
 
 
 def test_tags_of_ops_that_hand_back_what_they_wrote_to():
-    assert {tag for tag in torch.Tag.__members__.values() if tag.name in ("inplace", "out")} == tags.HANDED_BACK
+    assert {tag for tag in torch.Tag.__members__.values() if tag.name in ("inplace", "out")} == dispatch.HANDED_BACK
 
 
 def test_trees_are_flattened_as_torch_does():
@@ -412,7 +400,7 @@ print("torch._dynamo.eval_frame" in sys.modules)
 
 
 def test_modules_that_checks_make_torch_load():
-    preloading.load_for({"derivatives", "compiler"})
+    verification.load_for({"derivatives", "compiler"})
 
     loaded = {"torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._inductor.compile_fx"}
     assert loaded <= set(sys.modules)
@@ -538,7 +526,7 @@ def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
 
         @staticmethod
         def backward(ctx, first, second):
-            seen.append(edges.known_inputs(ctx))
+            seen.append(nodes.known_inputs(ctx))
             return None, None, first, second.float()
 
     seen = []
@@ -558,16 +546,16 @@ def test_a_backward_has_a_number_and_calls_what_is_queued_when_it_ends():
     y = x * 2
 
     def hook(grad):
-        seen.append(backward_passes.current_task())
-        backward_passes.queue_callback(lambda: seen.append("end"))
+        seen.append(nodes.current_task())
+        nodes.queue_callback(lambda: seen.append("end"))
 
     y.register_hook(hook)
     y.sum().backward(retain_graph=True)
     y.sum().backward()
 
-    assert backward_passes.NONE == backward_passes.current_task()
+    assert nodes.NONE == nodes.current_task()
     assert ["end", "end"] == seen[1::2]
-    assert 2 == len(set(seen[::2]) - {backward_passes.NONE})
+    assert 2 == len(set(seen[::2]) - {nodes.NONE})
 
 
 def test_what_is_queued_is_dropped_with_a_backward_that_fails():
@@ -579,7 +567,7 @@ def test_what_is_queued_is_dropped_with_a_backward_that_fails():
             seen.append("called")
 
     def hook(grad):
-        backward_passes.queue_callback(Queued())
+        nodes.queue_callback(Queued())
         raise ZeroDivisionError
 
     seen = []
@@ -595,7 +583,7 @@ def test_a_backward_that_is_recorded_says_so():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def function(x):
-        return x * 2 if backward_passes.is_recorded() else x
+        return x * 2 if nodes.is_recorded() else x
 
     one = torch.ones(())
     compiled = torch.compile(function, backend="eager", fullgraph=True)
@@ -606,7 +594,7 @@ def test_a_backward_that_is_recorded_says_so():
 def test_a_rule_that_dynamo_skips_runs_in_a_region_of_compiled_autograd():
     seen = []
     y = torch.ones(2, requires_grad=True) * 2
-    y.register_hook(torch.compiler.disable(lambda grad: seen.append(backward_passes.is_recorded())))
+    y.register_hook(torch.compiler.disable(lambda grad: seen.append(nodes.is_recorded())))
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         y.sum().backward()
 
@@ -615,20 +603,20 @@ def test_a_rule_that_dynamo_skips_runs_in_a_region_of_compiled_autograd():
 
 
 def test_allocations_are_noted():
-    found = allocations.allocations(lambda: (torch.ones(2**20) + 1).sum())
+    found = storages.allocations(lambda: (torch.ones(2**20) + 1).sum())
 
     assert [4 * 2**20] * 2 == [nbytes for nbytes in found if nbytes >= 2**20]
     assert [-4 * 2**20] * 2 == [nbytes for nbytes in found if nbytes <= -(2**20)]
 
 
 def test_operators_are_known_by_name():
-    names = operators.all_names()
+    names = dispatch.all_names()
 
     assert {"aten::mm", "aten::add.Tensor"} <= set(names)
-    assert "aten::mm" == operators.name_of_packet(torch.ops.aten.mm) == torch.ops.aten.mm.default.name()
-    assert [True, False] == list(map(operators.is_taken_apart, ["aten::matmul", "aten::mul.Tensor"]))
-    assert [True, False, False] == list(map(operators.is_mutable, ["aten::add_.Tensor", "aten::add.Tensor", "aten::t"]))
-    assert ["self", "other", "alpha"] == operators.argument_names("aten::add.Tensor")
+    assert "aten::mm" == dispatch.name_of_packet(torch.ops.aten.mm) == torch.ops.aten.mm.default.name()
+    assert [True, False] == list(map(dispatch.is_taken_apart, ["aten::matmul", "aten::mul.Tensor"]))
+    assert [True, False, False] == list(map(dispatch.is_mutable, ["aten::add_.Tensor", "aten::add.Tensor", "aten::t"]))
+    assert ["self", "other", "alpha"] == dispatch.argument_names("aten::add.Tensor")
 
 
 def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
@@ -639,8 +627,8 @@ def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
 
         @staticmethod
         def backward(ctx, grad):
-            seen.append((edges.is_whole_backward(), edges.needed_gradients(ctx)))
-            with edges.needs_set(ctx, (False, False, False)):
+            seen.append((nodes.is_whole_backward(), nodes.needed_gradients(ctx)))
+            with nodes.needs_set(ctx, (False, False, False)):
                 seen.append(ctx.needs_input_grad)
             return grad, None, grad
 
@@ -656,7 +644,7 @@ def test_a_node_knows_which_gradients_the_backward_in_progress_computes():
     needs = [(True, False, False), (False, False, True), (False, False, True), (True, False, False)]
     assert [(False, one) for one in needs] + [(True, (True, False, True))] == seen[::2]
     assert [(False, False, False)] * 5 == seen[1::2]
-    assert edges.is_whole_backward()  # outside of a backward
+    assert nodes.is_whole_backward()  # outside of a backward
 
 
 def test_a_backward_pass_runs_what_is_put_in_place_of_a_function_s_backward():
@@ -669,7 +657,7 @@ def test_a_backward_pass_runs_what_is_put_in_place_of_a_function_s_backward():
         def backward(ctx, grad):
             raise AssertionError
 
-    edges.run_in_backward(Node, lambda ctx, grad: grad * 5)
+    nodes.run_in_backward(Node, lambda ctx, grad: grad * 5)
     x = torch.ones(2, requires_grad=True)
     Node.apply(x).sum().backward()
 
@@ -704,7 +692,7 @@ def helper(x):
 
 def test_watch_sees_each_op_with_what_it_returned():
     seen = []
-    with observers.Watch(lambda overload, args, kwargs, found: seen.append((overload, args, found))):
+    with verification.Watch(lambda overload, args, kwargs, found: seen.append((overload, args, found))):
         x = torch.ones(2) * 3
 
     assert seen[-1][0] is torch.ops.aten.mul.Tensor
@@ -713,7 +701,7 @@ def test_watch_sees_each_op_with_what_it_returned():
 
 def test_wrapped_runs_ops_on_what_it_holds_and_names_them():
     seen = []
-    x = observers.Wrapped(torch.ones(2), seen)
+    x = verification.Wrapped(torch.ones(2), seen)
     y = x * 3
 
     assert ["aten::mul.Tensor"] == seen
@@ -722,7 +710,7 @@ def test_wrapped_runs_ops_on_what_it_holds_and_names_them():
 
 def test_wrapped_refuses_a_conjugate_view():
     with pytest.raises(NotImplementedError, match="conjugate view"):
-        observers.Wrapped(torch.ones(2, dtype=torch.complex64).conj(), [])
+        verification.Wrapped(torch.ones(2, dtype=torch.complex64).conj(), [])
 
 
 # ---------------------------------------------------------------------------------------------- symbols, compilation
@@ -1030,7 +1018,7 @@ def test_an_overload_calls_its_function(library):
     library.define("function(Tensor x) -> Tensor")
     library.impl("function", lambda x: x * 2, "CPU")
     overload, seen = torch.ops.private.function.default, []
-    original = overloads.function_of(overload)
+    original = dispatch.function_of(overload)
 
     class Function:
         def __call__(self, *args, **kwargs):
@@ -1041,14 +1029,14 @@ def test_an_overload_calls_its_function(library):
             return hash(original)
 
     before = hash(overload)
-    overloads.set_function(overload, Function())
+    dispatch.set_function(overload, Function())
     result = overload(torch.ones(2))
     overload(x=torch.ones(2))
 
     assert [2.0, 2.0] == result.tolist()
     assert [1, 0] == [len(args) for args, _ in seen]
     assert before == hash(overload)
-    overloads.set_function(overload, original)
+    dispatch.set_function(overload, original)
 
 
 # ----------------------------------------------------------------------------------------------------------- classes
@@ -1058,10 +1046,10 @@ def test_registered_classes_have_a_name():
     class Plain:
         pass
 
-    assert classes.class_name_of(Plain) is None
-    assert classes.class_name_of(int) is None
-    assert classes.class_name_of("Plain") is None
-    assert "enum.Enum" == (classes.class_name_of(enum.Enum) or "enum.Enum")  # torch 2.11 does not register it
+    assert definitions.class_name_of(Plain) is None
+    assert definitions.class_name_of(int) is None
+    assert definitions.class_name_of("Plain") is None
+    assert "enum.Enum" == (definitions.class_name_of(enum.Enum) or "enum.Enum")  # torch 2.11 does not register it
 
 
 # ---------------------------------------------------------------------------------------------------------- storages
@@ -1175,7 +1163,7 @@ def test_a_rule_for_the_functional_mode_takes_an_op_apart_in_a_graph(fresh_compi
             with mode:
                 return args[0] + args[0]
 
-        dispatch.register_torch_dispatch(library, "twice", modes.FunctionalTensorMode, rule)
+        dispatch.register_torch_dispatch(library, "twice", dispatch.FunctionalTensorMode, rule)
         torch.compile(torch.ops.functional_rules.twice, backend=aot_autograd(fw_compiler=note), fullgraph=True)(
             torch.ones(2)
         )
@@ -1415,7 +1403,7 @@ def test_an_awaited_module_has_its_own_loader_and_other_modules_of_that_loader_a
     assert "value = 3\n" == inspect.getsource(awaited_in_a_zip)
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken_back(library):
     library.define("placed(Tensor x, float scale, str mode) -> Tensor")
     library.impl("placed", lambda x, scale, mode: x * scale, "CompositeExplicitAutograd")
@@ -1426,11 +1414,11 @@ def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken
         seen.append((args[0].shape, args[1:], mesh))
         return [[((0,), (0,))]]
 
-    with local_ranks.played(2) as mesh:
+    with collectives.played(2) as mesh:
         from torch.distributed.tensor import Shard, distribute_tensor
 
         placements.register(overload, rule, 2, ())
-        with local_ranks.one():
+        with collectives.one():
             whole = torch.ones(4)
         x = distribute_tensor(whole, mesh, [Shard(0)])
         found = [overload(x, *values) for values in ((2.0, "a"), (3.0, "a"), (2.0, "b"))]
@@ -1443,7 +1431,7 @@ def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken
     assert all(one.placements == (Shard(0),) for one in found)
 
 
-@pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+@pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 def test_wrapped_kernels_of_triton_are_launched_directly():
     kernel = object()
     with triton_launches.launching_directly():
@@ -1455,17 +1443,17 @@ def test_wrapped_kernels_of_triton_are_launched_directly():
 
 
 def test_ranks_are_played_and_left():
-    with local_ranks.played(2) as mesh:
-        local = local_ranks.on_all_ranks(torch.ones(2), 2)
-        with local_ranks.one():
+    with collectives.played(2) as mesh:
+        local = collectives.on_all_ranks(torch.ones(2), 2)
+        with collectives.one():
             plain = torch.rand(2)
         assert 2 == mesh.size()
-        assert torch.equal(torch.ones(2), local_ranks.whole(local))
+        assert torch.equal(torch.ones(2), collectives.whole(local))
 
     assert type(plain) is Tensor
     assert type(local) is not Tensor
     assert not torch.distributed.is_initialized()
-    assert local_ranks.is_unplayable(AssertionError("LocalIntNode({0: 2, 1: 1})"))
+    assert collectives.is_unplayable(AssertionError("LocalIntNode({0: 2, 1: 1})"))
 
 
 def test_numbers_that_depend_on_data_are_pending_until_an_output_has_them():
@@ -1477,8 +1465,8 @@ def test_numbers_that_depend_on_data_are_pending_until_an_output_has_them():
         x.sum().item()
         pending = fakes.pending_symbols([torch.ones(2), x])
 
-    assert data_dependence.symbols_in((found, x)) < pending
-    assert (1, 2) == (len(data_dependence.symbols_in(found)), len(pending))
+    assert symbols.symbols_in((found, x)) < pending
+    assert (1, 2) == (len(symbols.symbols_in(found)), len(pending))
     assert frozenset() == fakes.pending_symbols([torch.ones(3)])
 
 
@@ -1486,17 +1474,17 @@ def test_errors_about_data_are_known():
     for mode in (FakeTensorMode(), FakeTensorMode(shape_env=ShapeEnv())):
         with mode, pytest.raises(RuntimeError) as caught:
             bool(mode.from_tensor(torch.ones(3)).sum() > 0)
-        assert data_dependence.needs_data(caught.value)
+        assert symbols.needs_data(caught.value)
     for read in (Tensor.item, Tensor.tolist, Tensor.numpy):
         with pytest.raises((RuntimeError, TypeError, NotImplementedError)) as found:
             read(torch.ones(1, device="meta"))
-        assert data_dependence.needs_data(found.value)
-    assert not data_dependence.needs_data(RuntimeError("another"))
+        assert symbols.needs_data(found.value)
+    assert not symbols.needs_data(RuntimeError("another"))
 
 
 def test_dynamo_breaks_a_graph_at_such_an_error(library):
     def fake(x):
-        raise data_dependence.GraphBreakError(None, "why")
+        raise symbols.GraphBreakError(None, "why")
 
     library.define("broken(Tensor x) -> Tensor")
     library.impl("broken", lambda x: x * 2, "CPU")

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.kernels.triton import TritonKernel
 from custom_autograd.registration import registry
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.harness.op_files import load
 from custom_autograd.verification.harness.targets import target_of
 

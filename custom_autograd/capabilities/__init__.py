@@ -1,6 +1,6 @@
 """CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
 
-from custom_autograd.capabilities.autocast.capability import Autocast
+from custom_autograd.capabilities.autocast import Autocast
 from custom_autograd.capabilities.autograd import Backward, ForwardMode
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
@@ -9,12 +9,12 @@ from custom_autograd.capabilities.fake import Fake
 from custom_autograd.capabilities.flops.capability import FlopCounting
 from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
-from custom_autograd.capabilities.op_variants import VARIANTS
+from custom_autograd.capabilities.reference import VARIANTS
 from custom_autograd.capabilities.shapes.capability import ShapeNotation
-from custom_autograd.capabilities.sharding.capability import Sharding
 from custom_autograd.capabilities.subclasses.capability import Subclasses
 from custom_autograd.capabilities.vmap.capability import Vmap
 from custom_autograd.registration.capability import Capability
+from custom_autograd.sharding.capability import Sharding
 
 CAPABILITIES: tuple[Capability, ...] = (
     Kernels(),

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from custom_autograd.autograd.plan import plan_of
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.option_types import check_type
-from custom_autograd.core.saving_policy import SavingPolicy
-from custom_autograd.dispatch.composition import find_composition
-from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.execution.composition import find_composition
+from custom_autograd.execution.plan import plan_of
 from custom_autograd.registration import rules
-from custom_autograd.registration.called_by_position import check_signature
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Backward as BackwardRule
 from custom_autograd.registration.rule_types import DropIn, Gradient
+from custom_autograd.registration.rules import check_signature
+from custom_autograd.schema.policies import SavingPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 

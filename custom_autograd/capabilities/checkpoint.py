@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy
 
-from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import quote
+from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from custom_autograd.calls.bind import Binder
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import FakeUnavailable, KernelError
-from custom_autograd.core.launches import is_interpreted, recorded
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import first_line
-from custom_autograd.dispatch.call import make_ready
-from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.call import make_ready
+from custom_autograd.kernels.launches import is_interpreted, recorded
 from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.kernel import Kernel
-from custom_autograd.registration.one_tuple import enclosed
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.shorter_rules import take_all
-from custom_autograd.shapes.lookup import check_sizes, described_op
+from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import fakes
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
 from custom_autograd.values.results import ResultReader
@@ -99,7 +99,7 @@ def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[
     try:
         result = rule.function(*positional, **keywords)
     except Exception as error:
-        from custom_autograd.torch_private.data_dependence import needs_data  # loads sympy
+        from custom_autograd.torch_private.symbols import needs_data  # loads sympy
 
         note_rule(error, record.name, rule)
         if needs_data(error):
@@ -107,7 +107,7 @@ def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[
         raise
     pending = fakes.pending_symbols(tensors) - before
     if pending:
-        from custom_autograd.torch_private.data_dependence import symbols_in  # loads sympy
+        from custom_autograd.torch_private.symbols import symbols_in  # loads sympy
 
         if pending - symbols_in(result):
             raise _reads_data(record, rule, "item() or the like, whose number is not the size of an output")
@@ -153,7 +153,7 @@ def _described(record: OpRecord) -> DescribedOp | None:
     described = described_op(record)
     if described is None:
         return None
-    from custom_autograd.shapes.fakes import can_have_fake  # loaded for ops with a line
+    from custom_autograd.shapes.described import can_have_fake  # loaded for ops with a line
 
     return described if can_have_fake(record.declaration.schema) else None
 
@@ -168,7 +168,7 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake |
         return rule_types.Fake(record.reference_location, reference)
     described = _described(record)
     if described is not None:
-        from custom_autograd.shapes.fakes import empty_outputs  # loaded for ops with a line
+        from custom_autograd.shapes.described import empty_outputs  # loaded for ops with a line
 
         is_open = described.line(arguments).unknown_output() is not None
         if not is_open and tensors_in(list(arguments.values())):

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from custom_autograd.calls.kernel_options import KernelOptions, make_kernel
-from custom_autograd.core.device_types import advice_on, has_index, name_of
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.core.devices import advice_on, has_index, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.option_types import listed
-from custom_autograd.dispatch import attaching
-from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.called_by_position import check_call
+from custom_autograd.execution import attaching
+from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.registration.capability import Capability, attach_all
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rules import check_call
 from custom_autograd.torch_private.dispatch import key_of_device
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,17 +1,17 @@
-"""What checks compare with and run on: the reference, which also serves as what is not registered, and the samples."""
+"""The reference, which checks compare with and which serves as what is not registered; the samples; the variants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.locations import location_of
-from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.registration.called_by_position import check_signature
-from custom_autograd.registration.capability import add
+from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Reference, Samples
-from custom_autograd.registration.rules import check_surrogate
+from custom_autograd.registration.rules import check_signature, check_surrogate
+from custom_autograd.schema.schema import INPLACE, OUT, find_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,3 +29,26 @@ def register_samples(record: OpRecord, function: F, *, replace: bool) -> F:
     check_signature(record.declaration, "generator of samples", function, ["make"])
     record.add(Samples(location_of(function), function), replace=replace)
     return function
+
+
+class Variant(Capability):
+    """One variant of every op that can have it."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def describe(self, record: OpRecord) -> str:
+        """Return its kernels, or that it is the op and a copy, or why there is none."""
+        problem = find_problem(record.declaration.schema, self.name)
+        if problem is not None:
+            return f"none: {problem}"
+        variant = record.variants.get(self.name)
+        if variant is None or not variant.has_own_kernels:
+            return "derived: the op, then a copy"
+        derived = variant.declaration.function
+        own = [(device, one) for device, one in variant.kernels.items() if one.function is not derived]
+        shown = [f"{device or 'any device'} ({kernel.location})" for device, kernel in own]
+        return f"registered: {', '.join(shown)}; with gradients derived: the op, then a copy"
+
+
+VARIANTS = (Variant(INPLACE), Variant(OUT))

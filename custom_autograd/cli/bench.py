@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from custom_autograd.benchmarking.interleaved import Work
-    from custom_autograd.benchmarking.peak import Peak
-    from custom_autograd.core.samples import Sample
+    from custom_autograd.benchmarking.memory import Peak
+    from custom_autograd.schema.samples import Sample
     from custom_autograd.verification.harness.runner import Case
 
 PURPOSE = "measure calls of ops on their samples, beside their reference"
@@ -138,8 +138,8 @@ def _measure(
     left_out: list[Row],
 ) -> None:
     """Add the figures of each sample: all callables in all modes, in one run."""
-    from custom_autograd.benchmarking.devices import waiting_for  # imports torch
     from custom_autograd.benchmarking.interleaved import measure  # imports torch
+    from custom_autograd.benchmarking.machine import waiting_for  # imports torch
     from custom_autograd.cli.calls import MODES, calls_of, kernel_of  # imports torch
 
     modes = MODES if arguments.backward else MODES[:1]
@@ -176,7 +176,7 @@ def _of_peak(flops: int, microseconds: float, sample: "Sample", peaks: "Peaks", 
     """Return the share of the machine's peak in the dtype of a sample; the peak is measured once."""
     import torch  # heavy
 
-    from custom_autograd.benchmarking.peak import measure_peak  # imports torch
+    from custom_autograd.benchmarking.memory import measure_peak  # imports torch
 
     dtypes = (tensor.dtype for tensor in sample.tensors() if tensor.is_floating_point() or tensor.is_complex())
     dtype = next(dtypes, torch.float32)

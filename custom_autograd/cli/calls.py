@@ -17,10 +17,10 @@ from torch import Tensor
 
 from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.list_ops import capabilities_of
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration import registry
-from custom_autograd.registration.choice import Choice
+from custom_autograd.registration.kernel import Choice
 from custom_autograd.registration.kernels import kernel_behind
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _describe_compiler() -> str:
     """Return the compiler's command, and what it says of its version."""
-    from custom_autograd.kernels.commands import run as run_command
+    from custom_autograd.kernels.compilers import run as run_command
 
     command = os.environ.get("CXX") or "c++"
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from custom_autograd.cli.starting_files import KERNELS, files_for
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.names import is_name, parse_name
+from custom_autograd.schema.names import is_name, parse_name
 
 PURPOSE = "write a starting file for a new op, and its test"
 

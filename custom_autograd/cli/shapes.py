@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(target: "Target") -> Iterator[str]:
     """Yield the line that is there, the proposal, and the reasons for its brackets."""
-    from custom_autograd.pytrees.op_adapter import adapter_of  # imports torch
-    from custom_autograd.shapes.lookup import described_op  # imports torch
+    from custom_autograd.containers.op_adapter import adapter_of  # imports torch
+    from custom_autograd.shapes.rule import described_op  # imports torch
     from custom_autograd.verification.check import case_of  # imports torch
     from custom_autograd.verification.harness.line_proposals import propose  # imports torch
     from custom_autograd.verification.harness.records import record_of  # imports torch

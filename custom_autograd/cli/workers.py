@@ -225,7 +225,7 @@ def _perform(task: Task, pipe: Connection) -> Told:
     """Check one op; what it finds is told at once, so that it survives the process."""
     from custom_autograd.cli.options import dtype_of  # imports torch
     from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.values.accelerators import synchronize_accelerators  # imports torch
+    from custom_autograd.values.random_state import synchronize_accelerators  # imports torch
     from custom_autograd.verification.check import case_of, select_checks  # imports torch
     from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.isolation.running import perform  # imports torch

@@ -1,16 +1,16 @@
-"""The devices of the tensors of a call, and the error of a call that needs them on one."""
+"""Device types by their names, and the devices of the tensors of a call."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError, Origin
-from custom_autograd.core.messages import quote
+from custom_autograd.core.messages import quote, suggest
 
 
 def error_of_devices(
@@ -70,3 +70,45 @@ ABOUT_DEVICES = re.compile(
     r"|but expected (it to be )?on|weight type \(.*\) should be the same"  # of PyTorch for MPS, and of its convolutions
     r"|with arguments from the|cannot be accessed from Triton"  # of the dispatcher, and of Triton's launcher
 )
+
+
+OUT_OF_TREE = "privateuseone"
+"""What PyTorch calls the device type of such a backend until the backend gives it another name."""
+
+
+def name_of(device_type: str) -> str:
+    """Return the name that tensors of a device type have: for "privateuseone" that of the backend."""
+    return torch.device(OUT_OF_TREE).type if device_type == OUT_OF_TREE else device_type
+
+
+def has_index(device_type: str) -> bool:
+    """Return True for the name of a single device, such as "cuda:0"."""
+    return ":" in str(device_type)
+
+
+def is_known(device_type: str) -> bool:
+    """Return True if torch has devices of that type, here or on another machine."""
+    try:
+        torch.device(device_type)
+    except RuntimeError:
+        return False
+    return True
+
+
+def unknown_among(names: Sequence[object]) -> object:
+    """Return the first that is not a device type of torch, such as "gpu" or "cuda:0"; None if all are."""
+    return next((one for one in names if not isinstance(one, str) or has_index(one) or not is_known(one)), None)
+
+
+def advice_on(unknown: str) -> str:
+    """Return what to do about a name that is not a device type of torch: it is misspelled or its package is missing."""
+    if has_index(unknown) and is_known(unknown):
+        return f"name the device type, '{torch.device(unknown).type}', which all its devices share"
+    suggestion = suggest(ALIASES.get(unknown, unknown), DEVICE_TYPES)
+    return f"{suggestion} If not, {IMPORT_BACKEND}" if suggestion else IMPORT_BACKEND
+
+
+IMPORT_BACKEND = "import the package that makes the device type known to torch first"
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "meta", "xla")
+"""The device types to suggest in place of one that torch does not know."""
+ALIASES = {"gpu": "cuda"}  # nearer to 'cpu' by its letters

@@ -1,8 +1,9 @@
-"""Lazy: an attribute that is computed when it is first read, and kept."""
+"""Attributes that are computed when they are first read, and public names that are loaded when they are first used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -25,3 +26,34 @@ class Lazy(Generic[T]):
         found: T = self._compute(instance)
         vars(instance)[self._name] = found
         return found
+
+
+class Once(Lazy[T]):
+    """Computes an attribute of an object under that object's lock, where `Lazy` may do so twice.
+
+    The object has a `lock`, which may be held by this thread.
+    """
+
+    def __get__(self, instance: Any, owner: type) -> T:  # Any: an object of the class that has the attribute
+        with instance.lock:
+            values = vars(instance)
+            if self._name not in values:
+                return super().__get__(instance, owner)
+            found: T = values[self._name]
+            return found
+
+
+def loader_of(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package.
+
+    Args:
+        package: its name.
+        homes: by public name, the module in the package that defines it.
+    """
+
+    def load(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    return load

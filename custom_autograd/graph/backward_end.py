@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import show
-from custom_autograd.torch_private import backward_passes
+from custom_autograd.torch_private import nodes
 
 F = TypeVar("F", bound=Callable[[], Any])
 WHEN = ("success", "always")
@@ -55,7 +55,7 @@ def on_backward_end(fn: F, when: Literal["success", "always"] = "success") -> F:
     if when not in WHEN:
         raise ValueError(f'on_backward_end: when is "success" or "always", and not {show(when)}')
     _refuse_outside()
-    _end_of(backward_passes.current_task()).add(fn, is_always=when == "always")
+    _end_of(nodes.current_task()).add(fn, is_always=when == "always")
     return fn
 
 
@@ -75,7 +75,7 @@ class End:
     def __call__(self) -> None:
         """Run the functions after a backward without an error."""
         self._is_over = True
-        _ENDS.pop(backward_passes.current_task(), None)  # what a function adds now runs afterwards
+        _ENDS.pop(nodes.current_task(), None)  # what a function adds now runs afterwards
         first: BaseException | None = None
         for function, is_always in self._functions.values():
             if first is not None and not is_always:
@@ -117,7 +117,7 @@ def _end_of(task: int) -> End:
         end = _ENDS.get(task)
         if end is None:
             end = _ENDS[task] = End()
-            backward_passes.queue_callback(end)
+            nodes.queue_callback(end)
         return end
 
 
@@ -130,13 +130,13 @@ def _key(function: Callable[[], Any]) -> Any:  # Any: the function, if it can be
 
 
 def _refuse_outside() -> None:
-    if backward_passes.is_recorded():
+    if nodes.is_recorded():
         raise GradientError(
             "on_backward_end",
             "the backward is traced by a compiler, and the graph would not hold the call",
             do="call it in a hook of a tensor outside of compiled code, or in the rule of an op that is not compiled",
         )
-    if backward_passes.current_task() == backward_passes.NONE:
+    if nodes.current_task() == nodes.NONE:
         raise GradientError(
             "on_backward_end",
             "there is no backward in progress in this thread",

@@ -19,9 +19,8 @@ from custom_autograd.capabilities.checkpoint import RECOMPUTE, SAVE, default_of
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.registration.registry import record_of
-from custom_autograd.torch_private import operators
-from custom_autograd.torch_private.dispatch import OpOverload
-from custom_autograd.torch_private.operators import OpOverloadPacket
+from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private.dispatch import OpOverload, OpOverloadPacket
 
 Op: TypeAlias = Any
 """An op of this package, an overload, `torch.ops.namespace.name`, or a name (Any: the second has no public type)."""
@@ -98,7 +97,7 @@ def _policy(rows: Sequence[tuple[Selection, CheckpointPolicy]]) -> Callable[...,
     """Return the policy: a plain function, which is what Dynamo takes."""
 
     def policy(context: Any, overload: Any, /, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # Any: as torch calls it
-        if not isinstance(overload, OpOverload) or operators.is_mutable(overload.name()):
+        if not isinstance(overload, OpOverload) or dispatch.is_mutable(overload.name()):
             return CheckpointPolicy.PREFER_RECOMPUTE
         found = next((policy for selection, policy in rows if selection.matches(overload)), None)
         return found or DEFAULTS[default_of(overload)]
@@ -124,13 +123,13 @@ def _selection(given: Op, option: str) -> Selection:
         return Selection(record.name, [str(record.dispatcher_name)], lambda overload: overload is record.overload)
     if isinstance(given, OpOverload):
         return Selection(given.name(), [given.name()], lambda overload: overload is given)
-    name = operators.name_of_packet(given) if isinstance(given, OpOverloadPacket) else given
+    name = dispatch.name_of_packet(given) if isinstance(given, OpOverloadPacket) else given
     if not isinstance(name, str):
         expected = "an op, an overload, torch.ops.namespace.name, or a name such as 'mylib::*'"
         raise CustomAutogradError(CALL, f"{option}= takes operations", expected=expected, found=show(given))
-    names = [one for one in operators.all_names() if _is_named(one, name)]
+    names = [one for one in dispatch.all_names() if _is_named(one, name)]
     if not names:
-        nearest = suggest(name, {one.partition(".")[0] for one in operators.all_names()})
+        nearest = suggest(name, {one.partition(".")[0] for one in dispatch.all_names()})
         do = nearest or "import what defines it first, or mend the name; '*' matches any part of one"
         raise CustomAutogradError(CALL, f"'{name}' matches no operation that exists in this process", do=do)
     return Selection(name, names, lambda overload: _is_named(overload.name(), name))
@@ -143,8 +142,8 @@ def _is_named(name: str, given: str) -> bool:
 
 
 def _refuse_what_is_not_seen(selection: Selection) -> None:
-    functional = [name for name in selection.names if not operators.is_mutable(name)]
-    if functional and all(map(operators.is_taken_apart, functional)):
+    functional = [name for name in selection.names if not dispatch.is_mutable(name)]
+    if functional and all(map(dispatch.is_taken_apart, functional)):
         raise CustomAutogradError(
             CALL,
             f"PyTorch takes '{selection.text}' apart, and a policy sees the parts only",
@@ -153,7 +152,7 @@ def _refuse_what_is_not_seen(selection: Selection) -> None:
 
 
 def _refuse_mutating(selection: Selection) -> None:
-    if all(map(operators.is_mutable, selection.names)):
+    if all(map(dispatch.is_mutable, selection.names)):
         raise CustomAutogradError(
             CALL,
             f"'{selection.text}' writes to its arguments, and would not run again",

@@ -2,21 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.autograd.node_facts import facts_of
 from custom_autograd.core.messages import show
-from custom_autograd.graph import dot, page, table
-from custom_autograd.graph.rows import InspectedNode, InspectedTensor, InspectedValue
-from custom_autograd.graph.saved import Found, find_saved
+from custom_autograd.execution.context import PARKED, SavedValues
+from custom_autograd.execution.node_facts import NodeFacts, facts_of
+from custom_autograd.execution.plan import SAVED_VALUES
+from custom_autograd.graph import rows
+from custom_autograd.graph.rows import InspectedNode, InspectedTensor, InspectedValue, Role
 from custom_autograd.graph.walk import Recorded, in_order_of_backward, roots_of
-from custom_autograd.torch_private.nodes import Node, Unread, next_nodes
+from custom_autograd.torch_private.nodes import (
+    SAVED,
+    Node,
+    Unread,
+    class_of_function_nodes,
+    names_of_saved,
+    next_nodes,
+    read_saved,
+)
 from custom_autograd.torch_private.storages import bytes_of, shape_of, sizes_of_storages
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+
+SAVED_TENSORS = "saved_tensors"
+LEAF = "variable"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value that a node holds.
+
+    Attributes:
+        name: of the input, output or attribute.
+        role: that of an `InspectedTensor`.
+        value: a tensor, an `Unread` in place of one, or anything else (Any).
+        is_tensor: it is a tensor, also where it was not read.
+    """
+
+    name: str
+    role: Role
+    value: Any
+    is_tensor: bool
+
+
+def find_saved(nodes: Sequence[Node]) -> list[list[Found]]:
+    """Return what each node holds: nothing for what it could have saved and did not."""
+    requests = [[(node, name) for name in _attributes_of(node)] for node in nodes]
+    values = iter(read_saved([request for row in requests for request in row]))
+    rows = zip(nodes, requests, strict=True)
+    return [list(_found(node, {name: next(values) for _, name in row})) for node, row in rows]
+
+
+def _attributes_of(node: Node) -> list[str]:
+    """Return the attributes of a node that hold saved tensors."""
+    if hasattr(type(node), LEAF):
+        return [LEAF]
+    if class_of_function_nodes(node) is not None:
+        return [SAVED_TENSORS]
+    return [SAVED + name for name in names_of_saved(node)]
+
+
+def _found(node: Node, values: dict[str, Any]) -> Iterator[Found]:
+    if LEAF in values:
+        return _rows(LEAF, "leaf", values[LEAF], is_tensor=True)
+    if class_of_function_nodes(node) is None:
+        return _of_built_in(node, values)
+    facts = facts_of(node)
+    if facts is None:
+        return _of_context(values[SAVED_TENSORS], vars(node))
+    if facts.has_context:
+        return _of_drop_in(node, values[SAVED_TENSORS])
+    return _by_name(facts, node, values[SAVED_TENSORS])
+
+
+def _of_built_in(node: Node, values: dict[str, Any]) -> Iterator[Found]:
+    for name, is_tensor in names_of_saved(node).items():
+        yield from _rows(name, "saved", values[SAVED + name], is_tensor=is_tensor)
+
+
+def _by_name(facts: NodeFacts, node: Node, tensors: Any) -> Iterator[Found]:
+    """Yield what the node of an op saved by name."""
+    if isinstance(tensors, Unread):
+        by_name: dict[str, Any] = dict.fromkeys([one.name for one in facts.saved], tensors)
+    else:
+        by_name = facts.by_name(node, tensors)
+    for one in facts.saved:
+        yield from _rows(one.name, "output" if one.is_output else "input", by_name[one.name], is_tensor=True)
+    for name in facts.kept:
+        yield from _rows(name, "input", getattr(node, f"kept_{name}"), is_tensor=False)
+
+
+def _of_drop_in(node: Node, tensors: Any) -> Iterator[Found]:
+    """Yield what the node of an op saved whose rules have a ctx: tensors that were attributes were saved, too."""
+    packed: SavedValues | None = getattr(node, SAVED_VALUES, None)
+    if packed is None:
+        return _of_context(tensors, vars(node))
+    if not packed.leaves:
+        return _of_context(tensors, packed.attributes)
+    read = tensors if isinstance(tensors, Sequence) else [tensors] * (packed.saved_count + packed.leaves.count(PARKED))
+    parked = iter(read[packed.saved_count :])
+    leaves = [next(parked) if leaf is PARKED else leaf for leaf in packed.leaves]
+    attributes = unflatten_tree(leaves, packed.structure)
+    return _of_context(tensors if isinstance(tensors, Unread) else read[: packed.saved_count], attributes)
+
+
+def _of_context(tensors: Any, attributes: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield what the node of a Function saved by position, and the attributes of its ctx."""
+    yield from _rows(SAVED_TENSORS, "saved", tensors, is_tensor=True)
+    for name, value in attributes.items():
+        if name.startswith("_"):
+            continue
+        tensors = [leaf for leaf in flatten_tree(value)[0] if isinstance(leaf, (Tensor, Unread))]
+        is_one = isinstance(value, (Tensor, Unread))
+        yield from _rows(name, "attribute", tensors if tensors and not is_one else value, is_tensor=bool(tensors))
+
+
+def _rows(name: str, role: Role, value: Any, *, is_tensor: bool) -> Iterator[Found]:
+    """Yield a row for a value, or for each element of a list of tensors; none for a tensor that was not saved."""
+    if not is_tensor:
+        yield Found(name, role, value, False)
+    elif isinstance(value, (list, tuple)):
+        for index, one in enumerate(value):
+            yield from _rows(f"{name}[{index}]", role, one, is_tensor=True)
+    elif value is not None:
+        yield Found(name, role, value, True)
+
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
@@ -40,7 +154,7 @@ class GraphInspection:
     @property
     def unread(self) -> int:
         """Return how many saved tensors have an unknown size: those that could not be read, or are symbolic."""
-        return len(table.unknown_in(self.nodes))
+        return len(rows.unknown_in(self.nodes))
 
     def bytes_by_op(self) -> dict[str, int]:
         """Return the bytes that the nodes of each op hold, in the order of the nodes; other nodes by their names."""
@@ -62,7 +176,7 @@ class GraphInspection:
             "held_bytes": self.held_bytes,
             "unread": self.unread,
             "bytes_by_op": self.bytes_by_op(),
-            "nodes": [table.fields_of(node) for node in self.nodes],
+            "nodes": [rows.fields_of(node) for node in self.nodes],
         }
 
     def to_html(self, path: str | Path | None = None) -> str:
@@ -71,18 +185,18 @@ class GraphInspection:
         Args:
             path: a file to write it to, or None.
         """
-        text = page.format_page(self.nodes, self.bytes_by_op(), table.format_totals(self.nodes))
+        text = rows.format_page(self.nodes, self.bytes_by_op(), rows.format_totals(self.nodes))
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
 
     def _repr_html_(self) -> str:
         """Return the tables, as a notebook shows them."""
-        return page.format_fragment(self.nodes, self.bytes_by_op(), table.format_totals(self.nodes))
+        return rows.format_fragment(self.nodes, self.bytes_by_op(), rows.format_totals(self.nodes))
 
     def to_dot(self) -> str:
         """Return the graph in the language of Graphviz, with what each node saved."""
-        return dot.format_dot(self.nodes)
+        return rows.format_dot(self.nodes)
 
     def to_svg(self) -> str:
         """Return the graph as an SVG image, drawn by the program `dot` of Graphviz.
@@ -90,11 +204,11 @@ class GraphInspection:
         Raises:
             CustomAutogradError: if `dot` is not installed, or fails.
         """
-        return dot.draw(self.to_dot())
+        return rows.draw(self.to_dot())
 
     def __str__(self) -> str:
         """Return a table of nodes and what they saved, and the bytes by op and in all."""
-        return table.format_inspection(self.nodes, self.bytes_by_op())
+        return rows.format_inspection(self.nodes, self.bytes_by_op())
 
 
 def inspect(recorded: Recorded | Sequence[Recorded]) -> GraphInspection:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.autograd.graph import Node as NodeType
 
-from custom_autograd.autograd.node_facts import facts_of
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import show
+from custom_autograd.execution.node_facts import facts_of
 from custom_autograd.torch_private.nodes import Node, next_nodes, node_of, sequence_number
 
 Recorded = Tensor | GradientEdge | NodeType

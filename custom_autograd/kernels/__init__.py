@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
-from custom_autograd.core.lazy_names import loader_of
+from custom_autograd.core.lazy import loader_of
 
 if TYPE_CHECKING:
     from custom_autograd.kernels.cpp import CppKernel, cpp_kernel

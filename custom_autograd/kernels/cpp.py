@@ -18,20 +18,109 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from custom_autograd.core import native_kernels
-from custom_autograd.core.devices import devices_of
+from custom_autograd.core.devices import devices_of, error_of_devices
 from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
-from custom_autograd.core.messages import quote, show, suggest
-from custom_autograd.core.native_kernels import Operator
-from custom_autograd.core.wrong_types import error_of_type
-from custom_autograd.kernels.cpp_definitions import find_definition
-from custom_autograd.kernels.lazy import LazyKernel, thread_lock
-from custom_autograd.kernels.one_device import OneDevice
-from custom_autograd.torch_private.dispatch import key_of_device
-from custom_autograd.torch_private.operators import argument_names
-from custom_autograd.torch_private.registered_kernels import names_in
-from custom_autograd.torch_private.schemas import ParsedValue, parse_schema
+from custom_autograd.core.messages import advise, quote, show, suggest
+from custom_autograd.kernels import native_kernels
+from custom_autograd.kernels.lazy_kernel import LazyKernel, thread_lock
+from custom_autograd.kernels.native_kernels import Operator
+from custom_autograd.schema.arguments import error_of_type
+from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema
+from custom_autograd.torch_private.dispatch import argument_names, key_of_device
+
+LITERAL_OR_COMMENT = re.compile(
+    r'R"(?P<delimiter>[^()\\\s]{0,16})\((?P<raw>.*?)\)(?P=delimiter)"'
+    r'|"(?P<text>(?:[^"\\\n]|\\.)*)"'
+    r"|'(?:[^'\\\n]|\\.)'|//[^\n]*|/\*.*?\*/",
+    re.DOTALL,
+)
+REGISTRATION = re.compile(r'\bdef\s*\(\s*((?:"\d+"\s*)+)')
+"""`m.def("schema" ...`, where a number stands for what each literal holds."""
+
+
+def find_definition(source: Path, function: str) -> str | None:
+    """Return the schema of a function without its name, `(Tensor x) -> Tensor`; None if the text does not show it.
+
+    Args:
+        source: the C++ file, which calls `m.def` with string literals.
+        function: the name under which it registers the function.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return definitions_in(source).get(function)
+
+
+def definitions_in(source: Path) -> dict[str, str]:
+    """Return the schemas that the text of a source shows, by function; arguments and errors as above."""
+    literals: list[str] = []
+
+    def numbered(token: re.Match[str]) -> str:
+        literal = token["raw"] if token["raw"] is not None else token["text"]
+        if literal is None:
+            return " "
+        literals.append(literal)
+        return f'"{len(literals) - 1}"'
+
+    text = LITERAL_OR_COMMENT.sub(numbered, source.read_text(encoding="utf-8", errors="replace"))
+    found: dict[str, str] = {}
+    for registration in REGISTRATION.finditer(text):
+        definition = "".join(literals[int(number)] for number in re.findall(r"\d+", registration[1]))
+        name, bracket, rest = definition.strip().partition("(")
+        if bracket:
+            found.setdefault(name.strip(), " ".join(f"({rest}".split()))
+    return found
+
+
+HOST = "all tensors on one device; arguments of the function that are on the CPU are named with host="
+
+
+class OneDevice:
+    """Calls a function of a source that has kernels for other devices than the CPU.
+
+    Native code calls them without this: only with tensors on one device, and leaves any other call to Python.
+    """
+
+    __slots__ = ("_function", "_host", "_names", "_origin")
+
+    def __init__(self, function: Callable[..., Any], origin: Origin, names: Sequence[str], host: Sequence[str]) -> None:
+        """Wrap the function.
+
+        Args:
+            function: of torch.ops (Any: what its schema says).
+            origin: of the function.
+            names: its arguments.
+            host: those that may be on the CPU.
+
+        Raises:
+            KernelError: it has no such argument.
+        """
+        unknown = [name for name in host if name not in names]
+        if unknown:
+            problem = f"host= names {unknown[0]!r}, which is not an argument of the function"
+            raise origin.error(KernelError, problem, expected=quote(names), do=advise(unknown[0], names))
+        self._function, self._origin, self._names, self._host = function, origin, names, frozenset(host)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function.
+
+        Raises:
+            KernelError: its tensors are on several devices.
+        """
+        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        fixed = {name: value for name, value in given.items() if name not in self._host or not _is_on_cpu(value)}
+        error = error_of_devices(self._origin, fixed, HOST)
+        if error is not None:
+            raise error
+        return self._function(*args, **kwargs)
+
+
+def _is_on_cpu(value: Any) -> bool:  # Any: an argument
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_on_cpu, value))
+    return isinstance(value, Tensor) and value.device.type == "cpu"
 
 
 def cpp_kernel(

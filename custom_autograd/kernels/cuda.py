@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.native_kernels import Operator
 from custom_autograd.kernels.compilers import CudaCompiler
 from custom_autograd.kernels.cpp import CppKernel, words
-from custom_autograd.kernels.first_launch import FirstLaunch
+from custom_autograd.kernels.launches import FirstLaunch
+from custom_autograd.kernels.native_kernels import Operator
 from custom_autograd.kernels.shared_library import find_or_build
-from custom_autograd.torch_private.operators import is_mutable
+from custom_autograd.torch_private.dispatch import is_mutable
 
 
 def cuda_kernel(

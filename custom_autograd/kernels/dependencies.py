@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.commands import run
-from custom_autograd.kernels.compilers import TORCH, Compiler
+from custom_autograd.kernels.compilers import TORCH, Compiler, run
 
 
 @dataclass(frozen=True)

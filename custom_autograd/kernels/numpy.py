@@ -1,16 +1,231 @@
-"""A function on NumPy arrays as a kernel: tensors come in as arrays, and arrays go out as tensors."""
+"""A function on NumPy arrays as a kernel, and tensors as arrays on the same memory."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from custom_autograd.core.errors import KernelError
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.locations import location_of
-from custom_autograd.kernels.arrays import leaves, make_read_only, to_arrays, to_tensors
-from custom_autograd.registration.op_kernels import OpKernel
+from custom_autograd.core.metadata import PLAIN
+from custom_autograd.registration.declaration import OpKernel
+
+
+def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return positional and then keyword arguments with arrays for tensors, also within lists, tuples and dicts.
+
+    An array shares its tensor's memory. That of a lazily conjugated or negated tensor cannot: it is a copy, and
+    read-only, so that what would be written to it is not silently lost.
+
+    Args:
+        function: the kernel that they are for; named in messages.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+
+    Raises:
+        KernelError: a tensor has a dtype, device, layout or class that NumPy has not.
+    """
+    try:
+        return [replaced(value) for value in ((*args, *kwargs.values()) if kwargs else args)]
+    except Unsuitable as error:
+        raise KernelError(
+            kernel_name(function),
+            f"'{label_of(error.tensor, function, args, kwargs)}' cannot become a NumPy array",
+            expected="a strided CPU tensor of a dtype that NumPy has: not bfloat16 and no float8",
+            found=str(error),
+            do="let another kernel serve such tensors, or write this one in PyTorch operations",
+        ) from error
+
+
+def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence[Any]) -> Any:
+    """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
+
+    A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
+    argument, of what the kernel keeps, of what is read-only, and of what has a negative stride.
+
+    Args:
+        function: the kernel; named in messages.
+        holder: a list of the result alone: it is emptied, so that references to the result can be counted.
+        arrays: what the kernel was called with.
+
+    Raises:
+        KernelError: an array has a dtype that PyTorch has not, or is of a subclass, whose meaning would be lost.
+    """
+    return released(function, holder, [arrays])
+
+
+def kernel_name(function: Callable[..., Any]) -> str:
+    """Return what messages call a function."""
+    return str(getattr(function, "__name__", None) or repr(function))
+
+
+def argument_names(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of positional arguments; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except ValueError:  # a function in C that has none
+        parameters = []
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from (f"{parameter.name}[{index}]" for index in range(sys.maxsize))
+        yield parameter.name
+    yield from (f"argument {index}" for index in range(sys.maxsize))  # too many: the call itself says so
+
+
+def label_of(tensor: Tensor, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return what messages call a tensor among the arguments, or within one."""
+    names = argument_names(function)
+    arguments = [*((next(names), value) for value in args), *kwargs.items()]
+    return next(label for name, value in arguments for label, item in labelled(name, value) if item is tensor)
+
+
+def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in a nested argument with their labels."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from labelled(f"{label}[{key!r}]", item)
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from labelled(f"{label}[{number}]", item)
+    else:
+        yield label, value
+
+
+class Unsuitable(Exception):  # noqa: N818 - carries a tensor and a reason to where the message is made
+    """A tensor that NumPy cannot hold."""
+
+    def __init__(self, tensor: Tensor, reason: str) -> None:
+        super().__init__(reason)
+        self.tensor = tensor
+
+
+def replaced(value: Any) -> Any:
+    """Return a value with arrays for tensors."""
+    if type(value) in PLAIN:
+        try:
+            return (value.detach() if value.requires_grad else value).numpy()
+        except (TypeError, RuntimeError):
+            pass  # lazily conjugated or negated; or an error, to be raised by what follows
+    if isinstance(value, Tensor):
+        return to_array(value)
+    if isinstance(value, dict):
+        return {key: replaced(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return rebuilt(type(value), [replaced(item) for item in value])
+    return value
+
+
+def rebuilt(kind: type[Any], items: list[Any]) -> Any:
+    """Return items in a list, a tuple, or the NamedTuple that they came in."""
+    if issubclass(kind, list):
+        return items
+    return kind(*items) if hasattr(kind, "_fields") else tuple(items)
+
+
+def to_array(tensor: Tensor) -> Any:
+    """Return one tensor's array."""
+    try:
+        array = tensor.detach().resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError) as error:
+        described = f"a {type(tensor).__name__} of {tensor.dtype} on {tensor.device}"
+        raise Unsuitable(tensor, f"{described}: {error}") from error
+    if tensor.is_conj() or tensor.is_neg():
+        array.flags.writeable = False
+    return array
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the arrays in nested arguments."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif hasattr(type(value), "__array_interface__"):  # not of the value, which makes a dict of itself
+        yield value
+
+
+def make_read_only(values: Iterable[Any]) -> None:
+    """Make the arrays among values read-only, also those within lists, tuples and dicts."""
+    for value in values:
+        if hasattr(type(value), "__array_interface__"):
+            value.setflags(write=False)
+        elif isinstance(value, (list, tuple, dict)):
+            make_read_only(leaves(value))
+
+
+def released(function: Callable[..., Any], holder: list[Any], taken: list[Any]) -> Any:
+    """Return the content of a holder, with tensors for arrays; `taken` are the arrays whose memory is in use."""
+    numpy = numpy_module(function)
+    is_kept = sys.getrefcount(holder[0]) > 2  # the holder's reference, and that of the question
+    value = holder[0]
+    if isinstance(value, numpy.ndarray):
+        array = value if is_own(value, is_kept, taken) else value.copy("K")
+        taken.append(array)
+        return to_tensor(function, array)
+    if isinstance(value, numpy.generic):
+        return to_tensor(function, numpy.asarray(value))
+    holder.clear()
+    if isinstance(value, dict):
+        held = {key: [item] for key, item in value.items()}
+        del value
+        return {key: released(function, one, taken) for key, one in held.items()}
+    if isinstance(value, (list, tuple)):
+        parts, kind = [[item] for item in value], type(value)
+        del value
+        return rebuilt(kind, [released(function, part, taken) for part in parts])
+    return value
+
+
+def is_own(array: Any, is_kept: bool, taken: Sequence[Any]) -> bool:
+    """Return True if the memory of an array belongs to it alone, and a tensor can be laid over it."""
+    flags = array.flags
+    if not flags.writeable:
+        return False
+    for stride in array.strides:  # any() takes 0.2 µs more, at every call
+        if stride < 0:
+            return False
+    if array.base is None:
+        return flags.owndata and not is_kept
+    # Numba's own allocation, which no global of a compiled function can keep; a view of an argument has one too.
+    if type(array.base).__name__ != "_MemInfo":
+        return False
+    may_share = sys.modules["numpy"].may_share_memory
+    return not any(may_share(array, other) for other in leaves(taken))
+
+
+def to_tensor(function: Callable[..., Any], array: Any) -> Tensor:
+    """Return the tensor on an array's memory."""
+    found = ""
+    if type(array) is numpy_module(function).ndarray:
+        try:
+            return torch.from_numpy(array)
+        except (TypeError, ValueError) as error:
+            found = f": {error}"
+    raise KernelError(
+        kernel_name(function),
+        "what the kernel returns cannot become a tensor",
+        expected="a numpy.ndarray of a dtype that PyTorch has",
+        found=f"a {type(array).__module__}.{type(array).__name__} of {array.dtype}{found}",
+        do="convert it in the kernel: numpy.asarray(..., dtype=...)",
+    )
+
+
+def numpy_module(function: Callable[..., Any]) -> Any:  # Any: NumPy is optional, and imported late
+    """Return NumPy."""
+    try:
+        import numpy  # the statement takes a fifth of the time of importlib.import_module, at every call
+    except ImportError as error:
+        problem, do = "the kernel needs NumPy", "pip install numpy"
+        raise KernelUnavailable(kernel_name(function), problem, found=str(error), do=do) from error
+    return numpy
 
 
 def numpy_kernel(function: Callable[..., Any]) -> NumpyKernel:

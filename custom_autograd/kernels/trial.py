@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from custom_autograd.kernels import trial_process
-from custom_autograd.kernels.commands import end_of, run
-from custom_autograd.kernels.compilers import TORCH
+from custom_autograd.kernels.compilers import TORCH, end_of, run
 from custom_autograd.kernels.trial_process import ARRIVED, BEGUN, LOADED
 
 

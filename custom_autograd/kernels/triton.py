@@ -13,9 +13,8 @@ from torch.library import wrap_triton
 
 from custom_autograd.core.devices import error_of_devices
 from custom_autograd.core.errors import KernelUnavailable, Origin
-from custom_autograd.core.launches import are_recorded
 from custom_autograd.core.locations import location_of
-from custom_autograd.kernels.refused_launches import unavailable
+from custom_autograd.kernels.launches import are_recorded, unavailable
 
 
 def triton_kernel(function: Callable[..., Any]) -> TritonKernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from custom_autograd.dispatch.generated import generated_code_of
+from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.native.loading import library
 from custom_autograd.native.native_calls import why_not
 from custom_autograd.registration.registry import OpRecord

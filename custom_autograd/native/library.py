@@ -20,12 +20,12 @@ from types import ModuleType
 
 import torch
 
-from custom_autograd.calls.arithmetic import is_arithmetic
-from custom_autograd.core import native_kernels
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
 from custom_autograd.core.messages import show
-from custom_autograd.torch_private.native_context import find_with
-from custom_autograd.torch_private.registered_kernels import ask_native, changes
+from custom_autograd.execution.kernel_call import is_arithmetic
+from custom_autograd.kernels import native_kernels
+from custom_autograd.torch_private.definitions import ask_native, changes
+from custom_autograd.torch_private.functions import find_with
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
 SOURCE = Path(__file__).parent / "source" / "call.cpp"

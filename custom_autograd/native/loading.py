@@ -7,8 +7,8 @@ import importlib
 import os
 from types import ModuleType
 
-from custom_autograd.dispatch.attaching import when_called
-from custom_autograd.dispatch.proofs import Prover
+from custom_autograd.execution.attaching import when_called
+from custom_autograd.execution.proofs import Prover
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
 

@@ -1,6 +1,6 @@
 """Native calls of one op: which ops can have them, and how they are handed over.
 
-Python proves (dispatch/proofs.py), and native code (source/kinds.h) recognises the same kinds of calls by
+Python proves (execution/proofs.py), and native code (source/kinds.h) recognises the same kinds of calls by
 itself: an op's class gets a vectorcall in C, which calls the kernel, looks at what it returns, and records a node.
 Calls of other kinds run the generated `__call__`, as without it.
 """
@@ -14,21 +14,21 @@ from typing import Any
 
 import torch
 
-from custom_autograd.calls.kernel_call import note_kernel
-from custom_autograd.calls.parameters import default_of
-from custom_autograd.calls.watching import undeclared_write
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.schema import Argument
-from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.dispatch.proofs import Prover
-from custom_autograd.dispatch.recording_facts import RecordingFacts
+from custom_autograd.execution.generated import generated_code_of
+from custom_autograd.execution.kernel_call import note_kernel
+from custom_autograd.execution.proofs import Prover
+from custom_autograd.execution.recording_code import RecordingFacts
+from custom_autograd.execution.source import default_of
+from custom_autograd.execution.watching import undeclared_write
 from custom_autograd.native.recipes import Recipe
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.schema import Argument
 from custom_autograd.shapes.size_checks import find_size_check
 from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import compiling_callback
-from custom_autograd.torch_private.overloads import function_of, seen_function_of, set_function
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.torch_private.definitions import changes
+from custom_autograd.torch_private.dispatch import function_of, seen_function_of, set_function
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 

@@ -1,17 +1,18 @@
-"""Declaration: everything that is fixed when an op is declared."""
+"""Declaration: everything that is fixed when an op is declared, and kernels that depend on it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from custom_autograd.core.errors import Origin
-from custom_autograd.core.names import Name
-from custom_autograd.core.schema import Schema
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.names import Name
+from custom_autograd.schema.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Declaration:
     tags: tuple[torch.Tag, ...]
     is_reference: bool
     signature: inspect.Signature | None = None
-    tree: object = None  # an ArgumentTree, of a layer above, which pytrees/op_adapter.py reads
+    tree: object = None  # an ArgumentTree, of a layer above, which containers/op_adapter.py reads
     composition: Callable[..., Any] | None = None  # Any: as above
 
     def origin(self, rule: str | None = None) -> Origin:
@@ -49,3 +50,25 @@ class Declaration:
             rule: file:line of the rule, kernel or fake at fault, if there is one.
         """
         return Origin(str(self.name), self.location, rule)
+
+
+Function = Callable[..., Any]  # Any: takes and returns what the schema says
+
+
+class OpKernel(ABC):
+    """A kernel of which an op registers a form of its own."""
+
+    @abstractmethod
+    def of_op(self, op: str, arguments: Sequence[str], written: Collection[str]) -> Function:
+        """Return the kernel as an op calls it.
+
+        Args:
+            op: its qualified name.
+            arguments: the positional arguments by name, in order; those beyond them belong to the last.
+            written: the names of the arguments that the op writes to.
+        """
+
+
+def kernel_of_op(function: Function, op: str, arguments: Sequence[str], written: Iterable[str]) -> Function:
+    """Return a function as the kernel of an op: itself, unless it is an `OpKernel`."""
+    return function.of_op(op, arguments, frozenset(written)) if isinstance(function, OpKernel) else function

@@ -1,16 +1,27 @@
-"""Kernel: one function that computes an op on one device type, and the decorated function as such."""
+"""Kernel: one function that computes an op on one device type, when it may run, and the choice among several, one of which may be forced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.core.messages import first_line, show
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.op_kernels import kernel_of_op
+from custom_autograd.registration.declaration import Declaration, kernel_of_op
+from custom_autograd.schema.names import Name
+from custom_autograd.torch_private.thread_values import HandedOn
 
 if TYPE_CHECKING:
-    from custom_autograd.registration.conditions import Condition
+    from custom_autograd.registration.kernels import Kernels
+
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
@@ -74,3 +85,152 @@ def flat_kernel(declaration: Declaration, function: Function) -> Function:
     schema = declaration.schema
     positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
     return kernel_of_op(function, str(declaration.name), positional, [a.name for a in schema.mutated_arguments])
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A function of the user's that says whether a kernel takes the arguments.
+
+    Attributes:
+        function: returns a bool, or raises KernelUnavailable with the reason (Any: what the schema says, as below).
+        names: the arguments that it is called with.
+        location: file:line of it.
+        bind: a kernel's call -> all arguments by name, as the op's author sees them.
+        op: for messages.
+    """
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    location: str
+    bind: Callable[..., dict[str, Any]]
+    op: str
+
+    def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Return None if the kernel takes these arguments, else the reason that was given, or nothing: see `text`.
+
+        Raises:
+            KernelError: the function returns something other than a bool.
+        """
+        values = self.bind(*args, **kwargs)
+        try:
+            answer = self.function(**{name: values[name] for name in self.names})
+        except KernelUnavailable as error:
+            return first_line(error)
+        if isinstance(answer, torch.SymBool):
+            answer = bool(answer)  # a graph is guarded by it
+        if type(answer) is not bool:
+            problem = "the function given as when= returns no bool"
+            raise KernelError(self.op, problem, expected="a bool", found=show(answer), rule=self.location)
+        return None if answer else ""
+
+    @property
+    def text(self) -> str:
+        """Return a phrase for messages, when the function returned False: its name, docstring and location."""
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        words = (inspect.getdoc(self.function) or "").partition("\n")[0].rstrip(".")
+        return f"when={name} ({words + ', ' if words else ''}{self.location}) returns False"
+
+
+class Choice:
+    """Runs the first kernel that accepts the arguments; it is called as kernels are.
+
+    Attributes:
+        watch: makes a kernel one whose call is checked in full; None if nothing is checked.
+    """
+
+    def __init__(self, kernels: Kernels, device_type: str | None) -> None:
+        self._kernels = kernels
+        self._device_type = device_type
+        self._here = threading.local()
+        self._seen: set[Kernel] = set()
+        self.watch: Callable[[Function], Function] | None = None
+
+    @property
+    def last(self) -> Kernel | None:
+        """Return the kernel that ran last in this thread, for messages."""
+        return getattr(self._here, "kernel", None)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+        """Return what that kernel returns.
+
+        Raises:
+            KernelError: none accepts them; the message says why.
+        """
+        refusals: dict[Kernel, str] = {}
+        for kernel in self._kernels.candidates(self._device_type):
+            reason = None if kernel.when is None else kernel.when.refusal(args, kwargs)
+            if reason is not None:
+                refusals[kernel] = reason
+                continue
+            self._here.kernel = kernel
+            try:
+                result = self._function_of(kernel)(*args, **kwargs)
+            except KernelUnavailable as error:
+                if self._kernels.wanted() is not None:
+                    raise
+                self._kernels.pass_over(kernel, error)
+                continue
+            self._seen.add(kernel)
+            self._kernels.trust(kernel)
+            return result
+        raise self._kernels.none_accepts(self._device_type, refusals)
+
+    def _function_of(self, kernel: Kernel) -> Function:
+        """Return the kernel, checked in full at its first call: its direct call may have been proven with another."""
+        if self.watch is None or kernel in self._seen:
+            return kernel.function
+        return self.watch(kernel.function)
+
+
+# Which kernel is forced: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
+#
+# It counts in a thread or an asyncio task, and in the backward passes that start there.
+
+
+VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
+
+Table = Mapping[int, str]
+_forced: HandedOn[Table] = HandedOn(VARIABLE)
+
+
+def wanted_here(key: int) -> str | None:
+    """Return the forced kernel of this thread or task for the owner of this key, or None."""
+    table = _forced.get()
+    return None if table is None else table.get(key)
+
+
+@contextmanager
+def insisting(key: int, name: str) -> Iterator[None]:
+    """Force a kernel in this thread or task and in the backward passes that start in it; contexts nest."""
+    with _forced.set({**(_forced.get() or {}), key: name}):
+        yield
+
+
+def wanted_by_environment(op: Name) -> str | None:
+    """Return the kernel that the environment forces on an op, or None.
+
+    Raises:
+        KernelError: the variable cannot be read.
+    """
+    if VARIABLE not in os.environ:  # `get` raises and catches a KeyError, which takes five times as long
+        return None
+    return _parse(os.environ[VARIABLE]).get(str(op))
+
+
+@functools.cache
+def _parse(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        op, equals, name = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or "::" not in op:
+            raise KernelError(
+                VARIABLE,
+                "the environment variable cannot be read",
+                expected="namespace::op=kernel, separated by commas",
+                found=repr(part),
+                do=f"correct it, or unset {VARIABLE}",
+            )
+        if found.setdefault(op, name) != name:
+            problem = f"the environment variable names two kernels for {op}"
+            raise KernelError(VARIABLE, problem, found=f"{found[op]!r} and {name!r}", do="leave one out")
+    return found

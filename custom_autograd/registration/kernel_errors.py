@@ -9,7 +9,7 @@ import torch
 from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.forcing import VARIABLE
+from custom_autograd.registration.kernel import VARIABLE
 
 
 def taken(declaration: Declaration, device_type: str | None, name: str, location: str, other: str) -> RegistrationError:

@@ -1,9 +1,4 @@
-"""The kernels of one op: which there are, in which order they are tried, which one serves a call.
-
-On each device type the kernels with the highest priority come first; of equal ones those with a condition, then those
-that were registered first; last come the kernels for any device. Where the first has no condition, and has run once, it
-is what is called, and choosing costs nothing. Elsewhere a `Choice` tries one after the other.
-"""
+"""The kernels of one op: in which order they are tried, and which one serves a call."""
 
 from __future__ import annotations
 
@@ -14,16 +9,15 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.device_types import name_of
+from custom_autograd.core.devices import name_of
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
 from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.core.messages import first_line
-from custom_autograd.core.redefinition import is_other_closure, is_redefinition
-from custom_autograd.registration import forcing, kernel_errors
-from custom_autograd.registration.choice import Choice
+from custom_autograd.core.signatures import is_other_closure, is_redefinition
+from custom_autograd.registration import kernel, kernel_errors
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernel import Kernel, declared_kernel
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.registration.kernel import Choice, Kernel, declared_kernel
+from custom_autograd.torch_private.definitions import changes
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
@@ -137,7 +131,7 @@ class Kernels(Mapping["str | None", Kernel]):
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what serves a device type, in order, but for what a thread forces."""
         found = self._all_for(device_type)
-        wanted = forcing.wanted_by_environment(self._declaration.name)
+        wanted = kernel.wanted_by_environment(self._declaration.name)
         return self.named(wanted, found, device_type) if wanted else found
 
     def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
@@ -169,7 +163,7 @@ class Kernels(Mapping["str | None", Kernel]):
 
     def wanted(self) -> str | None:
         """Return the name of the kernel that has to run in this thread, or none."""
-        return forcing.wanted_here(id(self)) if self._is_insisted_on else None
+        return kernel.wanted_here(id(self)) if self._is_insisted_on else None
 
     def named(self, name: str, candidates: Sequence[Kernel], device_type: str | None) -> Sequence[Kernel]:
         """Return those of that name.
@@ -193,7 +187,7 @@ class Kernels(Mapping["str | None", Kernel]):
         if not self._is_insisted_on:  # and from now on every call looks for forced kernels
             self._is_insisted_on = True
             self._changed()
-        with forcing.insisting(id(self), name):
+        with kernel.insisting(id(self), name):
             yield
 
     def trust(self, kernel: Kernel) -> None:
@@ -240,7 +234,7 @@ class Kernels(Mapping["str | None", Kernel]):
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
-        wanted = self.wanted() or forcing.wanted_by_environment(self._declaration.name)
+        wanted = self.wanted() or kernel.wanted_by_environment(self._declaration.name)
         if wanted is not None:
             return kernel_errors.declined(self._declaration, wanted, listed)
         return kernel_errors.none_accepts(self._declaration, device_type, listed)

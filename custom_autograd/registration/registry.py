@@ -1,4 +1,4 @@
-"""The one table of ops, and what has been registered for each."""
+"""The one table of ops: the record of each, with what was registered for it and what other rooms keep on it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from custom_autograd.core.errors import DeclarationError, RegistrationError
 from custom_autograd.core.messages import quote
-from custom_autograd.core.names import Name
-from custom_autograd.core.redefinition import (
+from custom_autograd.core.signatures import (
     is_imported_twice,
     is_other_closure,
     is_redeclaration,
@@ -24,13 +23,72 @@ from custom_autograd.core.redefinition import (
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
-from custom_autograd.registration.registrations import Registrations
-from custom_autograd.registration.road import DispatchedCalls, GeneratedCall, GeneratedCode, Proofs, Road
-from custom_autograd.registration.rule_types import Registration, Rule
+from custom_autograd.registration.rule_types import Registration, Registrations, Rule
+from custom_autograd.schema.names import Name
 from custom_autograd.torch_private import dispatch
-from custom_autograd.torch_private.definitions import OwnDefinition
+from custom_autograd.torch_private.definitions import OwnDefinition, changes
 from custom_autograd.torch_private.dispatch import OpOverload
-from custom_autograd.torch_private.registered_kernels import changes
+
+GeneratedCall: TypeAlias = Callable[..., Any]
+"""A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
+
+
+class DispatchedCalls(Protocol):
+    """The calls of one op by way of the dispatcher; see execution/generated.py."""
+
+    generate: Callable[[], None]  # to be called before the two below are read
+    call: GeneratedCall  # the call of the flat op
+    in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
+
+    @property
+    def observed(self) -> GeneratedCall:
+        """Return the call of the flat op, as observers below Python see it."""
+        raise NotImplementedError
+
+
+class Proofs(Protocol):
+    """What calls of one op run if they need no dispatcher; see execution/proofs.py."""
+
+    def expect(self) -> None:
+        """Note that the dispatcher has run the first call of a kind."""
+
+    def forget(self) -> None:
+        """Forget them all: something was registered since they were proven."""
+
+    def take_over(self) -> None:
+        """Note that the op's handle has its `__call__`."""
+
+
+class GeneratedCode(Protocol):
+    """The code that is generated from the schema and the rules of one op; see execution/generated.py."""
+
+    @property
+    def source(self) -> str:
+        """Return its text."""
+        raise NotImplementedError
+
+
+class Road:
+    """What runs at the dispatch keys of one op, found at the first call and kept until something changes.
+
+    The dispatcher cannot exchange a kernel: what is registered there looks here in each call.
+
+    Attributes:
+        autograd: at the Autograd key, by None: (keyset, *args, **kwargs).
+        kernels: at the key of a backend, by device type.
+        batched: at the key of vmap, by None: what returns None for calls that need the general way.
+    """
+
+    __slots__ = ("__weakref__", "autograd", "batched", "kernels")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop it all: a rule, a kernel or the level of validation has changed."""
+        self.autograd: dict[None, GeneratedCall] = {}
+        self.batched: dict[None, GeneratedCall] = {}
+        self.kernels: dict[str | None, GeneratedCall] = {}
 
 
 class OpRecord:
@@ -54,7 +112,7 @@ class OpRecord:
         generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
-        plan: where each derivative comes from, by the rules registered when it was made; see autograd/plan.py.
+        plan: where each derivative comes from, by the rules registered when it was made; see execution/plan.py.
         is_traced: its fake has run, so that compiled graphs may hold the op.
         around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.

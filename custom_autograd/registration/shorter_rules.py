@@ -18,11 +18,11 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.schema import Schema
 from custom_autograd.core.signatures import signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.called_by_position import check_order
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.rules import check_order
+from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private.trees import flatten_tree
 
 Function = Callable[..., Any]  # Any: a user's function

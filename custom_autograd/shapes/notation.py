@@ -1,4 +1,4 @@
-"""The parts of a line of shapes, as data.
+"""The parts of a line of shapes, as data; expressions over its names, and where the sizes of a tensor stand.
 
     x: *b [d], weight: [d] -> out: *b [d], rstd: *b 1
 
@@ -12,8 +12,12 @@ name     one dimension                               _    one dimension of any s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +122,109 @@ class Line:
 
     def __str__(self) -> str:
         return self.text
+
+
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {  # Any: ints, symbolic ones too
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+
+
+class ExpressionError(ValueError):
+    """An expression cannot be read."""
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names that an expression uses.
+
+    Raises:
+        ExpressionError: it cannot be read.
+    """
+    return tuple(dict.fromkeys(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)))
+
+
+def evaluate(text: str, sizes: Mapping[str, Any]) -> Any:  # Any: ints, symbolic ones too
+    """Return the value of an expression.
+
+    Raises:
+        KeyError: a name has no size.
+    """
+    return _value(_parse(text), sizes)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(text: str) -> ast.expr:
+    try:
+        body = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, TypeError, AttributeError) as error:
+        raise ExpressionError("it is not an expression") from error
+    _check(body)
+    return body
+
+
+def _check(node: ast.expr) -> None:
+    if isinstance(node, ast.BinOp):
+        if type(node.op) not in OPERATORS:
+            raise ExpressionError(f"'{ast.unparse(node)}' uses something other than + - * // **")
+        _check(node.left)
+        _check(node.right)
+    elif not isinstance(node, ast.Name) and not (isinstance(node, ast.Constant) and type(node.value) is int):
+        raise ExpressionError(f"'{ast.unparse(node)}' is neither a name nor an integer")
+
+
+def _value(node: ast.expr, sizes: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    assert isinstance(node, ast.Constant)  # nothing else is let through
+    return node.value
+
+
+Shape: TypeAlias = Sequence[int]
+"""The sizes of a tensor; symbolic ones while a graph is traced."""
+
+Size: TypeAlias = int | tuple[int, ...]
+"""The size of a dimension, or those of a group."""
+
+
+class SizeMismatch(Exception):  # noqa: N818 - it becomes a ShapeError of the op
+    """A tensor does not have the dimensions of its line.
+
+    Attributes:
+        name: of the tensor.
+        problem: what is wrong.
+        expected: what would have been right.
+        found: the shape.
+    """
+
+    def __init__(self, name: str, problem: str, expected: str, found: Shape) -> None:
+        super().__init__(problem)
+        self.name, self.problem, self.expected = name, problem, expected
+        self.found = str(tuple(found))
+
+
+def place(item: Item, shape: Shape) -> Iterator[tuple[Dim, Size | None]]:
+    """Yield each dimension of an item with its size: a tuple for a group, None for one that is absent.
+
+    Raises:
+        SizeMismatch: the tensor has too few or too many dimensions.
+    """
+    group, most = item.group, len(item.dims)
+    least = most - 1 if group is not None else most - item.absent
+    if len(shape) < least or (group is None and len(shape) > most):
+        many = "at least " if group is not None else ""
+        several = f"{least} to {most}" if group is None and least != most else str(least)
+        expected = f"{many}{several} dimension{'' if several == '1' else 's'}"
+        raise SizeMismatch(item.name, f"'{item.name}' must be {item}", expected, shape)
+    if group is None:
+        absent = most - len(shape)
+        yield from zip(item.dims, (*[None] * absent, *shape), strict=True)
+        return
+    behind = len(shape) - (most - group - 1)
+    yield from zip(item.dims[:group], shape[:group], strict=True)
+    yield item.dims[group], tuple(shape[group:behind])
+    yield from zip(item.dims[group + 1 :], shape[behind:], strict=True)

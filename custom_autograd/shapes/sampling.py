@@ -11,18 +11,17 @@ from typing import Any
 
 import torch
 
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import CheckError, ShapeError
-from custom_autograd.core.hints import hints_of
 from custom_autograd.core.messages import first_line
-from custom_autograd.core.samples import Sample, TensorFactory
-from custom_autograd.core.schema import Argument
-from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.annotations import hints_of
+from custom_autograd.schema.samples import Sample, TensorFactory
+from custom_autograd.schema.schema import Argument
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.lookup import described_op
-from custom_autograd.shapes.notation import Item, Line
-from custom_autograd.shapes.placing import Shape, Size, SizeMismatch
-from custom_autograd.shapes.sizes import Sizes
+from custom_autograd.shapes.notation import Item, Line, Shape, Size, SizeMismatch
+from custom_autograd.shapes.rule import described_op
+from custom_autograd.shapes.unification import Sizes
 
 Values = dict[str, Any]  # Any: the arguments of a call
 Function = Callable[..., Any]  # Any: takes and returns what the schema says

@@ -1,4 +1,4 @@
-"""Keeps Dynamo out of code that the dispatcher calls, and adds the rules to the keys of torch's compile caches.
+"""Keeps Dynamo out of code that the dispatcher calls, and connects nodes and compile caches with compilers.
 
 - `_C._dynamo.eval_frame.set_code_exec_strategy`: what `torch.compiler.disable` does with each call, once and for all
   calls of one function, and without importing Dynamo, which takes a second.
@@ -6,14 +6,20 @@
 - `_dynamo_marked_constant`: the mark that `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
 - `_guards.TracingContext`: whether Dynamo or AOTAutograd traces now; `torch.compiler.is_compiling` is for traced code.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
+
+- `_dynamo.external_utils.call_backward`: runs the backward of a ctx's `_forward_cls` with tensors in place of its
+  `saved_tensors`; Dynamo traces it.
+- `AutogradCompilerInstance.hooks_proxy`, `fx_tracer`, `to_proxy`, `allocate_dummy`, `bind_objects_to_proxies`: the
+  graph of one backward pass while it is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import torch
+from torch import Tensor
 from torch._C._dynamo import eval_frame
 from torch._guards import TracingContext
 
@@ -83,3 +89,32 @@ class CacheTag:
         rest = config.cache_key_tag.replace(self._written, "") if self._written else config.cache_key_tag
         self._written = f"|custom_autograd:{self._total:016x}"
         config.cache_key_tag = rest + self._written
+
+
+def trace_backward(
+    compiler: Any,  # Any: an AutogradCompilerInstance
+    index: int,
+    gradients: Sequence[Tensor | None],
+    saved: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Record the call of a backward in the graph of compiled autograd.
+
+    Args:
+        compiler: what records.
+        index: of the node's ctx among the objects that the graph is given.
+        gradients: the incoming ones.
+        saved: the saved tensors, as they are in the graph.
+        needs: by input, whether its gradient is needed.
+
+    Returns:
+        By input: the tensor of its gradient in the graph, or None.
+    """
+    from torch._dynamo.external_utils import call_backward  # loads the compiler
+
+    arguments = (compiler.hooks_proxy[index], compiler.to_proxy(list(saved)), *compiler.to_proxy(list(gradients)))
+    found = compiler.fx_tracer.create_proxy("call_function", call_backward, args=arguments, kwargs={})
+    results = [compiler.allocate_dummy() if need else None for need in needs]
+    wanted = [(result, found[i]) for i, result in enumerate(results) if result is not None]
+    compiler.bind_objects_to_proxies([result for result, _ in wanted], [proxy for _, proxy in wanted])
+    return tuple(results)

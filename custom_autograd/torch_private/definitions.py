@@ -1,4 +1,4 @@
-"""Definitions: what torch.library.custom_op makes, and what torch.library looks ops up in (found in torch 2.13).
+"""What PyTorch knows of an op: its definition in torch.library, its schema, and who registered kernels for it.
 
 CustomOpDef                    the class that torch.library's functions accept, without a public name for type checkers
 CustomOpDef._backward_fn       the backward of register_autograd; the node looks it up whenever it runs
@@ -10,17 +10,47 @@ simple_registry.singleton      the fake of each op, and where it was written: to
                                torch.library.register_fake reads source files to find that out
 Library._registration_handles  what the library withdraws with itself, such as the fake of an op
 fake_profile                   torch.export puts fakes of its own in place of the registered ones for a while
+
+The dispatcher does not notify of a new kernel, and a query takes as long as a call. So:
+
+- `torch.library.Library.impl`, `_destroy`, `torch.ops.load_library`: wrapped once, to count what is registered or
+  withdrawn through them.
+- `importlib.machinery.ExtensionFileLoader.create_module`: wrapped too, since the C++ of an extension module may
+  register kernels when it is imported.
+- `_C._dispatch_dump`: the kernels of an op, and the file of the `Library` through which each was registered.
+
+What a shared library registers that is loaded by other means (by ctypes, say) is noticed with the next of these.
+
+`torch._C.parse_schema` is what `torch.library.Library.define` parses with; there is no public way to it.
+
+_library.opaque_object._resolve_opaque_type_info
+                        under which name a class, or a base of it, is registered: with `register_opaque_type`, which is
+                        `register_custom_class` from torch 2.15 on; `torch.library` exports neither
+_library.opaque_object._OPAQUE_TYPES
+                        the same in torch 2.11, by class
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.machinery
+import os
+import re
+import threading
+import typing
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
+from torch import _C
+from torch._library import opaque_object
 from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.effects import EffectType
 from torch._library.simple_registry import singleton
+
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.torch_private.dispatch import all_names
 
 EFFECTS = tuple(EffectType)
 
@@ -103,3 +133,218 @@ def kernels_of(definition: CustomOpDef) -> dict[str | None, Callable[..., Any]]:
     """Return the kernels by device type; what is put into this dict is what runs."""
     kernels: dict[str | None, Callable[..., Any]] = definition._backend_fns
     return kernels
+
+
+REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
+
+
+class Changes:
+    """The registrations of this process, as they happen.
+
+    Attributes:
+        count: goes up with each one that is made or withdrawn, by any code and for any op.
+        lock: held while one is noted; reentrant, since a finalizer may note a change at any moment.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.count = 0
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._always: tuple[Callable[[], object], ...] = ()
+
+    def note(self) -> None:
+        """Call every listener, after something was registered or withdrawn."""
+        with self.lock:
+            self.count += 1
+            for tell in self._always:
+                tell()
+            if self._listeners:
+                listeners, self._listeners = self._listeners, {}
+                for listener in listeners.values():
+                    listener()
+
+    def tell_once(self, listener: Callable[[], None]) -> None:
+        """Call a bound method at the next change, once, however often it is given."""
+        with self.lock:
+            self._listeners[id(listener.__self__)] = listener  # type: ignore[attr-defined]  # it is bound
+
+    def tell_always(self, listener: Callable[[], object]) -> None:
+        """Call a function at every change from now on."""
+        with self.lock:
+            self._always += (listener,)
+
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked child: a thread of the parent may have held it."""
+        self.lock = threading.RLock()
+        self.note()
+
+
+changes = Changes()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=changes.renew_lock)
+
+
+def foreign_keys(name: str, file: str) -> frozenset[str]:
+    """Return the dispatch keys of an op whose kernel other code registered.
+
+    Args:
+        name: "namespace::name".
+        file: the source file whose `Library` objects are our own.
+    """
+    dump = _C._dispatch_dump(name)
+    is_our_own = dump.count(": registered at ") == dump.count(f": registered at {file}:")
+    if is_our_own:  # as nearly all ops are, and quickly seen
+        return frozenset()
+    return frozenset(key for key, where in REGISTERED.findall(dump) if where != file)
+
+
+def is_own(name: str, file: str, keys: frozenset[str]) -> bool:
+    """Return True if `file` surely registered all that the dispatcher would run for an op at some keys.
+
+    Native code knows, in a tenth of the time of a dump; until it is loaded, nothing is sure.
+
+    Args:
+        name: "namespace::name".
+        file: as in `foreign_keys`.
+        keys: dispatch keys.
+    """
+    return _is_own is not None and _is_own(name, file, keys)
+
+
+def ask_native(ask: Callable[[str, str, frozenset[str]], bool]) -> None:
+    """Set what answers `is_own`: a function of the native library that was loaded."""
+    global _is_own
+    _is_own = ask
+
+
+_is_own: Callable[[str, str, frozenset[str]], bool] | None = None
+
+
+def names_in(namespace: str) -> list[str]:
+    """Return the names of the ops of a namespace, whoever registered them, without the namespace."""
+    found = (name.partition(".")[0].partition("::") for name in all_names())
+    return sorted({name for space, _, name in found if space == namespace})
+
+
+def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a method of torch's
+    """Return the same method, which then counts a change.
+
+    What a Library holds is withdrawn when it dies: another change.
+    """
+
+    @functools.wraps(function)
+    def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(owner, *args, **kwargs)
+        finally:
+            changes.note()
+            if isinstance(owner, torch.library.Library) and owner not in _WATCHED:
+                _WATCHED.add(owner)
+                weakref.finalize(owner, changes.note)
+
+    return call
+
+
+_WATCHED: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()
+for _owner, _name in (
+    (torch.library.Library, "impl"),
+    (torch.library.Library, "_destroy"),
+    (type(torch.ops), "load_library"),
+    (importlib.machinery.ExtensionFileLoader, "create_module"),
+):
+    setattr(_owner, _name, _noting(getattr(_owner, _name)))
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedValue:
+    """One argument or result, as the dispatcher reads it.
+
+    Attributes:
+        name: as written, empty where a result has no name.
+        type: `Tensor`, `Tensor?[]`, `int`, `ScalarType`, ...
+        is_keyword_only: it follows the `*`.
+        is_written: its alias annotation carries a `!`.
+        alias_set: the letters of its alias annotation.
+        has_default: a default is written.
+        default: that default, as the parser keeps it: a dtype, a layout and a memory format as its number.
+        is_one_tuple: it is a result, in a tuple of one, whose type is `type`.
+    """
+
+    name: str
+    type: str
+    is_keyword_only: bool
+    is_written: bool
+    alias_set: frozenset[str]
+    has_default: bool
+    default: Any  # Any: whatever type the argument has
+    is_one_tuple: bool = False
+
+
+def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue, ...]]:
+    """Parse `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results.
+
+    Raises:
+        RuntimeError: the dispatcher's parser refuses the text; its message points at the column.
+    """
+    parsed = torch._C.parse_schema(text)
+    return tuple(map(_read, parsed.arguments)), tuple(map(_read, parsed.returns))
+
+
+def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no stub
+    written = str(value.real_type)
+    inner = re.fullmatch(r"Tuple\[([^,]*)\]", written) if "[" in written else None
+    spelling = _spell(inner[1] if inner else written)
+    alias = value.alias_info
+    has_default = value.has_default_value()
+    return ParsedValue(
+        name=value.name,
+        type=spelling,
+        is_keyword_only=value.kwarg_only,
+        is_written=alias is not None and alias.is_write,
+        alias_set=frozenset() if alias is None else frozenset(alias.before_set),
+        has_default=has_default,
+        default=value.default_value if has_default else None,
+        is_one_tuple=inner is not None,
+    )
+
+
+def _spell(real_type: str) -> str:
+    """Return the schema spelling of a type: 'List[Optional[Tensor]]' -> 'Tensor?[]'."""
+    if "[" not in real_type:
+        return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
+    if match := re.fullmatch(r"List\[(.*)\]", real_type):
+        return f"{_spell(match[1])}[]"
+    if match := re.fullmatch(r"Optional\[(.*)\]", real_type):
+        return f"{_spell(match[1])}?"
+    return real_type
+
+
+def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant, or its number
+    """Return a constant, such as a dtype, that the dispatcher may have as a number, as in lists of torch 2.11."""
+    return value if isinstance(value, cls) else constants_by_number(spelling, cls)[value]
+
+
+@functools.cache
+def constants_by_number(spelling: str, cls: type) -> dict[int, Any]:  # Any: of the class
+    """Return the constants of torch of a class by their numbers in the dispatcher, as its parser reads them.
+
+    Constants that have no name in schemas, such as `torch.preserve_format`, are left out.
+    """
+    numbers: dict[int, Any] = {}
+    for name, value in vars(torch).items():
+        if isinstance(value, cls):
+            try:
+                argument = torch._C.parse_schema(f"f({spelling} a={name}) -> ()").arguments[0]
+            except RuntimeError:
+                continue
+            numbers[typing.cast(int, argument.default_value)] = value
+    return numbers
+
+
+def class_name_of(annotation: object) -> str | None:
+    """Return the dispatcher's name of a registered class, or None. Every Enum counts as registered."""
+    if not isinstance(annotation, type):
+        return None
+    find = getattr(opaque_object, "_resolve_opaque_type_info", opaque_object._OPAQUE_TYPES.get)
+    found = find(annotation)
+    return None if found is None else str(found.class_name)

@@ -1,4 +1,4 @@
-"""How to get past a dispatch key, and how to run a call below autograd.
+"""The dispatcher: its keys and modes, the operators that it knows, and how to get past a key.
 
 - `_C._AutoDispatchBelowAutograd`: there is no public guard that leaves out the Autograd keys (torch 1.9 and up).
 - `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
@@ -16,6 +16,22 @@
   torch 2.15 on the dispatcher's steps may be done on Python objects, as for ops of torch.library.custom_op: that takes
   two thirds of the time, and profilers do not see such ops.
 - `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
+
+TorchDispatchMode       the documented way to see what an op calls and allocates; its module is private, its meaning not
+FunctionalTensorMode    where AOTAutograd makes graphs functional; `torch.library.triton_op` is taken apart there
+FunctionalTensor.elem   what it wraps: knows the memory that it stands for, and how often that was written to
+_disable_current_modes  fake tensors compute without being recorded
+_get_dispatch_mode, _TorchDispatchModeKey   the modes that are torch's own stand on no public stack
+
+- `_C._dispatch_get_all_op_names`: all of them, of which `torch.ops` lists only those already looked up.
+- `_C._get_schema`: the schema of an overload, without making the overload.
+- `_C._dispatch_has_kernel_for_dispatch_key`: whether an op is taken apart before autograd, and so is never seen itself.
+- `OpOverloadPacket`: the type of `torch.ops.ns.name`, which has no public name; its `_qualified_op_name`.
+
+- `OpOverload._op`: the function of C++ that `OpOverload.__call__` calls; torch 2.14 puts another one there itself.
+- `OpOverload._cpp_dispatch_handle`: the function of C++, where that puts another one there (torch 2.15).
+
+`torch.Tag.inplace` and `torch.Tag.out` came with torch 2.12.
 """
 
 from __future__ import annotations
@@ -27,8 +43,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import _C
+from torch import _C, Tensor
 from torch._ops import OpOverload as OpOverload
+from torch._ops import OpOverloadPacket as OpOverloadPacket
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 BELOW_AUTOGRAD = _C._after_autograd_keyset
 BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
@@ -169,3 +188,89 @@ def increment_version(tensors: Any) -> None:  # Any: a tensor, None, or a list o
         tensors = [tensor for tensor in tensors if tensor is not None]  # torch refuses None in a list
     if tensors is not None:
         torch.autograd.graph.increment_version(tensors)
+
+
+__all__ = [
+    "DispatchMode", "FunctionalTensorMode", "behind", "is_functionalizing", "memory_of", "unrecorded", "writes_to",
+]  # fmt: skip
+
+unrecorded = _disable_current_modes
+"""A context in which no mode sees what is called."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees every op below it in `__torch_dispatch__`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+
+def is_functionalizing() -> bool:
+    """Return True if AOTAutograd traces: writes become new values, and it notes whether grad mode was on for each."""
+    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FUNCTIONAL) is not None
+
+
+def memory_of(tensor: Tensor) -> int | None:
+    """Return a number for the memory that a tensor of the mode stands for; None for any other tensor."""
+    return tensor.elem.untyped_storage()._cdata if isinstance(tensor, FunctionalTensor) else None
+
+
+def writes_to(tensor: Tensor) -> int:
+    """Return how often the memory of a tensor of the mode was written to; 0 for any other tensor."""
+    return torch._functionalize_mutation_counter(tensor.elem) if isinstance(tensor, FunctionalTensor) else 0
+
+
+def behind(tensor: Tensor) -> Tensor:
+    """Return the fake tensor behind a tensor of the mode; any other tensor itself."""
+    return tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor
+
+
+def all_names() -> list[str]:
+    """Return the names of all overloads: "ns::name" for the default one, "ns::name.overload" for the others."""
+    return list(_C._dispatch_get_all_op_names())
+
+
+def name_of_packet(packet: OpOverloadPacket) -> str:
+    """Return "ns::name"."""
+    name: str = packet._qualified_op_name
+    return name
+
+
+def argument_names(name: str) -> list[str]:
+    """Return the names of the arguments of an overload."""
+    operator, _, overload = name.partition(".")
+    return [argument.name for argument in _C._get_schema(operator, overload).arguments]
+
+
+def is_mutable(name: str) -> bool:
+    """Return True if an overload writes to its arguments."""
+    operator, _, overload = name.partition(".")
+    return bool(_C._get_schema(operator, overload).is_mutable)
+
+
+def is_taken_apart(name: str) -> bool:
+    """Return True if an op is a composition for autograd too, so that modes see its parts and not itself."""
+    return bool(_C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+
+
+def function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: takes and returns what the schema says
+    """Return the function that a call of an overload runs."""
+    function: Callable[..., Any] = overload._op
+    return function
+
+
+def seen_function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: as above
+    """Return the function whose calls profilers see: from torch 2.15 on, they see none that is dispatched in Python."""
+    function: Callable[..., Any] = getattr(overload, "_cpp_dispatch_handle", overload._op)
+    return function
+
+
+def set_function(overload: OpOverload, function: Callable[..., Any]) -> None:
+    """Replace it by one that returns the same, and has the same hash: up to torch 2.13 it is that of the overload."""
+    overload._op = function
+
+
+HANDED_BACK: frozenset[torch.Tag] = frozenset(
+    tag for name in ("inplace", "out") if (tag := getattr(torch.Tag, name, None)) is not None
+)
+"""The tags of ops that return what they wrote to."""

@@ -23,8 +23,7 @@ from torch import _C, Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from custom_autograd.torch_private.awaited_modules import find_arrived, when_imported
-from custom_autograd.torch_private.dispatch import OpOverload
-from custom_autograd.torch_private.modes import unrecorded
+from custom_autograd.torch_private.dispatch import OpOverload, unrecorded
 
 MODULE = "torch.utils.flop_counter"
 

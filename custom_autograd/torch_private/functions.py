@@ -1,4 +1,4 @@
-"""What a generated autograd.Function needs beyond the public class.
+"""What a generated autograd.Function needs beyond the public class, and the substitute for the ctx of a native node.
 
 - `autograd.function._SingleLevelFunction`: `Function.apply` routes through a higher-order op under functorch, which
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not. Up to torch
@@ -18,11 +18,17 @@
 - `ctx._is_pure_view`: what a `setup_context` sets so that the view that an op returns may be written to in place.
 - `ctx.maybe_clear_saved_tensors`: frees what a node saved before its backward ends, as the nodes of AOTAutograd do.
 - `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
+
+A native node holds what was saved and kept, and no ctx. Its quick backward takes those as arguments. For everything
+else a `NativeContext` is made, which has the attributes that the backward of the generated Function reads.
+
+- `Function._forward_cls`: of a ctx, its Function; compiled autograd finds the backward by it.
+- `Node._input_metadata`: shapes, dtypes and devices of the outputs, which the graph keeps anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -168,3 +174,54 @@ def is_leaf_in_graph(tensor: Tensor) -> bool:
     """Return True if a tensor is a leaf that requires a gradient, or a view of one: autograd forbids writing to it."""
     base = tensor._base if tensor._is_view() else tensor
     return base is not None and base.is_leaf and base.requires_grad
+
+
+class NativeContext:
+    """The ctx of one backward of a native node.
+
+    Attributes:
+        saved_tensors: in the order in which the Function saves them.
+        needs_input_grad: by input of the op, whether the graph leads to one that requires a gradient.
+        next_functions: as of the node.
+        _forward_cls: the Function, by which compiled autograd finds the backward.
+    """
+
+    def __init__(self, function: type[Function], node: Any, saved: Sequence[Tensor | None], needs: Any) -> None:
+        self._forward_cls = function
+        self._node = node
+        self.saved_tensors = saved
+        self.needs_input_grad = needs
+        self.next_functions = node.next_functions
+        self._input_metadata = node._input_metadata
+
+    @property
+    def op(self) -> Any:  # Any: its class is above
+        """Return the op that recorded the node."""
+        return self._forward_cls._backward_cls.op  # type: ignore[attr-defined]  # see execution/node_facts.py
+
+    def name(self) -> str:
+        """Return the name of the node."""
+        name: str = self._node.name()
+        return name
+
+
+def running_context() -> NativeContext:
+    """Return a ctx for the native node whose backward runs in this thread."""
+    assert _find is not None  # native code runs
+    return _find()
+
+
+def find_with(find: Callable[[], NativeContext]) -> None:
+    """Set how the ctx of the running node is found: by the native library that was loaded."""
+    global _find
+    _find = find
+
+
+class Running:
+    """The ctx of the native node whose backward runs in this thread; asked for an attribute, it makes one."""
+
+    def __getattr__(self, name: str) -> Any:  # Any: as on ctx
+        return getattr(running_context(), name)
+
+
+_find: Callable[[], NativeContext] | None = None

@@ -1,15 +1,19 @@
-"""Which memory a tensor uses, also where transforms, compilers or subclasses wrap it.
+"""Which memory a tensor uses, and what allocators gave out while a function ran.
 
 - `UntypedStorage._cdata`: the identity of a storage; the storages of fake tensors have no address.
 - `torch._subclasses`: its tensors (fake, functional) share storages as the tensors that they stand for do; other
   classes with a `__torch_dispatch__` need not.
+
+- `profiler.profile.profiler.kineto_results`: the raw events; the public ones have sums for each operation only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, strided
+from torch.profiler import ProfilerActivity, profile
 
 from custom_autograd.torch_private.functions import sparse_parts
 from custom_autograd.torch_private.transforms import unwrapped
@@ -90,3 +94,18 @@ def bytes_of(tensor: Tensor) -> int | None:
 def plain_size(size: object) -> int | None:
     """Return a size, or None if it is symbolic: to make it a number would add a guard."""
     return size if isinstance(size, int) else None
+
+
+MEMORY = "[memory]"
+
+
+def allocations(work: Callable[[], Any]) -> list[int]:
+    """Run a function and return bytes in the order of allocations on the CPU; negative if they were given back."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
+        kept = work()
+    assert found.profiler is not None
+    assert found.profiler.kineto_results is not None  # there is a cycle
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == MEMORY]
+    events.sort(key=lambda event: event.start_ns())
+    del kept
+    return [event.nbytes() for event in events]

@@ -1,4 +1,4 @@
-"""Fake tensors whose sizes are symbols, and what was asked of those symbols (found in torch 2.13).
+"""Fake tensors whose sizes are symbols, and numbers that depend on data. Loads sympy.
 
 FakeTensorMode, ShapeEnv, StatelessSymbolicContext, DimDynamic, ConstantSource
                         torch.compile makes its fake tensors so; torch.export.Dim reaches only whole programs
@@ -9,7 +9,14 @@ enable_python_dispatcher
                         sizes, and decompositions in Python that do not
 SymInt.node.expr        a size as an expression, to compute it for other sizes
 SymInt.node.hint        what a size was when the graph was traced
+
+- `DataDependentOutputException`: raised if a number is read from a fake tensor.
+- `GuardOnDataDependentSymNode`: raised if a symbol for data is to be a number. Dynamo breaks the graph at these two, if
+  it may; at any other error of a fake it raises. `cond` is what torch.export makes a suggestion of, if it is a Boolean.
+- `symbolic_shapes.free_unbacked_symbols`: the symbols for data that the sizes of tensors have.
 """
+
+from __future__ import annotations
 
 import contextlib
 import re
@@ -18,6 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
+
+from custom_autograd.torch_private.fakes import WITHOUT_DATA
 
 LIMIT = 2**30
 """Numbers above are limits of torch's own, such as the largest index that fits into 32 bits."""
@@ -112,3 +123,20 @@ def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # 
     if found.free_symbols:
         return None
     return bool(found) if found.is_Boolean else int(found)
+
+
+class GraphBreakError(GuardOnDataDependentSymNode):
+    """An error at which Dynamo breaks the graph, with a text of ours."""
+
+    cond: Any = None
+
+
+def needs_data(error: Exception) -> bool:
+    """Return True if an error says that a value was read from a tensor that has none."""
+    is_of_class = isinstance(error, (DataDependentOutputException, GuardOnDataDependentSymNode))
+    return is_of_class or any(text in str(error) for text in WITHOUT_DATA)
+
+
+def symbols_in(result: Any) -> frozenset[Any]:  # Any: what a fake returned; a sympy.Symbol has no annotations
+    """Return the symbols for data that the sizes of outputs have."""
+    return frozenset(free_unbacked_symbols(result))

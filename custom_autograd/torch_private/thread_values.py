@@ -1,4 +1,7 @@
-"""Values of one thread that autograd hands on to the threads in which it runs a backward.
+"""Values of a thread or asyncio task that also count in the backward passes that start there.
+
+Autograd runs a backward on a GPU in another thread, which a ContextVar does not reach: torch's own thread-local state
+does.
 
 _C._stash_obj_in_tls, _get_obj_in_tls, _is_key_in_tls, _remove_obj_from_tls (later than 2.11)
                         part of at::ThreadLocalState, which the engine restores in its device threads; threading.local
@@ -10,7 +13,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
 
 from torch import _C
 
@@ -54,3 +61,39 @@ def _takes_what_it_does_not_own() -> bool:
 
 PROBE = "custom_autograd.thread_values"
 CAN_REMOVE = hasattr(_C, "_remove_obj_from_tls")
+
+
+T = TypeVar("T")
+NOTHING = (0, None)
+"""The value of a thread that has none: no owner."""
+
+
+class HandedOn(Generic[T]):
+    """A value that contexts set; they nest.
+
+    Args:
+        key: the name, unique in the process.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._here: ContextVar[T | None] = ContextVar(key, default=None)
+
+    def get(self) -> T | None:
+        """Return the value of this thread or task, else of the one that started this backward; None if neither has."""
+        value = self._here.get()
+        if value is not None:
+            return value
+        owner, value = get(self._key, NOTHING)
+        return None if owner == threading.get_ident() else value  # of another task in this thread
+
+    @contextmanager
+    def set(self, value: T) -> Iterator[None]:
+        """Set the value while the context is open."""
+        token, before = self._here.set(value), get(self._key, NOTHING)
+        put(self._key, (threading.get_ident(), value))
+        try:
+            yield
+        finally:
+            self._here.reset(token)
+            put_back(self._key, before, NOTHING)

@@ -1,4 +1,4 @@
-"""Is a `torch.func` transform or a forward-mode level active, and how to work inside one.
+"""The transforms of `torch.func` and the forward-mode levels that are active, and how to work inside one.
 
 - `_C._are_functorch_transforms_active`, `forward_ad._current_level`, `_C._functorch.get_interpreter_stack`: no public
   question exists.
@@ -12,12 +12,16 @@
 - `_C._is_fwd_grad_enabled`, `_C._set_fwd_grad_enabled`, `_C._VariableFunctions._unpack_dual`: the same and the question
   for a tangent, in a fifth of the time.
 - `unwrap_batched`, `wrap_batched`, `retrieve_current_functorch_interpreter`: a batching rule sees plain tensors.
+
+- `_C._functorch.peek_interpreter_stack`, `CVmapInterpreterPtr`: level, size and randomness of the vmap in progress.
+- `_C._functorch._unwrap_batched`, `_add_batch_dim`: take a tensor out of the batch of a level, and put one into it.
+- `_C._ExcludeDispatchKeyGuard`, `DispatchKey.FuncTorchBatched`: a rule runs without the batching of its own level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -187,3 +191,28 @@ def _batches(tensor: Tensor) -> Iterator[Batch]:
         if _C._functorch.is_batchedtensor(tensor):
             yield Batch(tensor)
         tensor = _C._functorch.get_unwrapped(tensor)
+
+
+unwrap = _C._functorch._unwrap_batched
+wrap = _C._functorch._add_batch_dim
+
+
+def current_vmap() -> tuple[int, VmapInfo]:
+    """Return the level of the vmap in progress, and what batching rules are told of it."""
+    top = _C._functorch.peek_interpreter_stack()  # what is made of it points into it, and must not outlive it
+    interpreter = _C._functorch.CVmapInterpreterPtr(top)
+    return interpreter.level(), VmapInfo(interpreter.batchSize(), _RANDOMNESS[interpreter.randomness()])
+
+
+def without_batching() -> AbstractContextManager[Any]:  # Any: the guard object
+    """Leave the key of vmap out while the context is open."""
+    guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(_BATCHED)
+    return guard
+
+
+_BATCHED = _C.DispatchKeySet(_C.DispatchKey.FuncTorchBatched)
+_RANDOMNESS = {
+    _C._functorch.RandomnessType.Error: "error",
+    _C._functorch.RandomnessType.Same: "same",
+    _C._functorch.RandomnessType.Different: "different",
+}

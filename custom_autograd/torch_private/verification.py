@@ -11,17 +11,30 @@ OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
 OpOverload._schema             argument and return names, types and alias annotations
 _debug_only_display_vmap_fallback_warnings   silences a warning written past Python's warnings
 Tensor._version                tells an in-place write from none
+
+utils._python_dispatch.TorchDispatchMode     the only way to see every op that runs; its module is private
+Tensor._make_wrapper_subclass                the only way to make a tensor that holds another one
+
+torch._dynamo, torch._inductor.compile_fx, torch.fx.experimental.symbolic_shapes   nothing public loads them ahead of
+    their first use, and a forked process would load them each time
+
+_dynamo.backends.registry.lookup_backend   aot_eager as a function, for a backend that counts and then calls it
+_dynamo.compiled_autograd._enable          compiles the whole backward; torch documents only a process-wide setting
 """
 
 import contextlib
+import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.definitions import is_foreign
@@ -183,3 +196,118 @@ def name_of_overload(overload: Overload) -> str:
 def schema_text(overload: Overload) -> str:
     """Return the schema of an overload as the dispatcher prints it."""
     return str(overload._schema)
+
+
+OnOp = Callable[[Overload, Sequence[object], Mapping[str, object], object], None]
+"""Told of an op, its arguments and what it returned."""
+
+
+class Watch(TorchDispatchMode):
+    """Within, every op that runs is reported and runs as it would."""
+
+    def __init__(self, on_op: OnOp) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation here
+        self._on_op = on_op
+
+    def __torch_dispatch__(
+        self, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:  # Any: whatever the op returns
+        """Run the op, then report it."""
+        found = func(*args, **(kwargs or {}))
+        self._on_op(func, args, kwargs or {}, found)
+        return found
+
+
+class Wrapped(Tensor):
+    """A tensor that holds another one and no data of its own; ops run on what it holds.
+
+    Attributes:
+        held: the tensor it holds.
+        seen: names of the ops that reached it, shared by all that are derived from it.
+    """
+
+    held: Tensor
+    seen: list[str]
+
+    @staticmethod
+    def __new__(cls: type["Wrapped"], inner: Tensor, seen: list[str]) -> "Wrapped":
+        """Return a wrapper of the same metadata, which does not require grad.
+
+        Raises:
+            NotImplementedError: the tensor is a conjugate or negative view, which a wrapper does not pass on.
+        """
+        if inner.is_conj() or inner.is_neg():
+            raise NotImplementedError("a wrapper does not pass on that what it holds is a conjugate view")
+        made: Wrapped = Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=inner.device,
+        )
+        made.held, made.seen = inner, seen
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's own takes the contents as well
+        """Return the tensor within."""
+        return f"Wrapped({self.held!r})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch types it more loosely
+        cls, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:  # Any: whatever the op returns
+        """Run the op on what is held, and hold what it returns."""
+        seen: list[str] = []
+
+        def unwrap(wrapper: Wrapped) -> Tensor:
+            nonlocal seen
+            seen = wrapper.seen
+            return wrapper.held
+
+        values, named = tree_map_only(Wrapped, unwrap, (args, kwargs or {}))
+        found = func(*values, **named)
+        seen.append(name_of_overload(func))
+        return tree_map_only(Tensor, lambda tensor: Wrapped(tensor, seen), found)
+
+
+SYMBOLS = frozenset({"derivatives", "layout", "determinism"})
+DYNAMO = frozenset({"compiler", "metadata", "saving", "system", "transforms", "bounds", "uninitialised"})
+INDUCTOR = frozenset({"compiler"})
+
+
+def load_for(words: Collection[str]) -> None:
+    """Load what the checks of these groups and names make torch load."""
+    if not SYMBOLS.isdisjoint(words):
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    if not DYNAMO.isdisjoint(words):
+        importlib.import_module("torch._dynamo")
+    if not INDUCTOR.isdisjoint(words):
+        importlib.import_module("torch._inductor.compile_fx")
+
+
+class GraphCounter:
+    """A backend for torch.compile that counts the graphs it is given.
+
+    Attributes:
+        graphs: how many graphs were compiled.
+    """
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        """Compile as aot_eager does: forward and backward are traced, and nothing is generated."""
+        from torch._dynamo.backends.registry import lookup_backend  # loads the compiler, which only this needs
+
+        self.graphs += 1
+        compiled: Callable[..., Any] = lookup_backend("aot_eager")(graph, inputs)
+        return compiled
+
+
+def compiled_backward() -> AbstractContextManager[None]:
+    """Compile every backward within as a whole; what cannot be compiled runs as it is."""
+    from torch._dynamo.compiled_autograd import _enable  # loads the compiler, which only this needs
+
+    enabled: AbstractContextManager[None] = _enable(torch.compile(backend="eager"))
+    return enabled

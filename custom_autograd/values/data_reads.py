@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from custom_autograd.core.errors import FakeUnavailable
-from custom_autograd.torch_private.data_dependence import GraphBreakError
+from custom_autograd.torch_private.symbols import GraphBreakError
 
 
 class FakeReadsValueError(FakeUnavailable, GraphBreakError):

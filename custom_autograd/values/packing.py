@@ -16,8 +16,8 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.metadata import Metadata, metadata_of
-from custom_autograd.core.saving_policy import SavingPolicy
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.torch_private.saved_hooks import Hooks

@@ -1,21 +1,47 @@
-"""Runs a user's rule: an exception keeps its identity and gains a note that says which rule of which op it left."""
+"""Runs a user's rule, whose errors say which rule of which op they left; and the `needs` and `meta` of rules."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import advise, quote
 from custom_autograd.core.metadata import LOW_PRECISION
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.fakes import WITHOUT_DATA
-from custom_autograd.values.named import UnknownNameError
+
+
+class UnknownNameError(GradientError, AttributeError):
+    """A rule reads an attribute of `needs` or `meta` that is not there; `note_rule` adds which rule of which op."""
+
+
+class Named:
+    """Values by name, read as attributes. Plain enough for compiled autograd to trace."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:  # Any: bools, lists of bools, or metadata
+        if torch.compiler.is_dynamo_compiling():  # Dynamo of torch 2.11 cannot trace `vars(self).update`
+            for name, value in values.items():
+                setattr(self, name, value)
+        else:
+            vars(self).update(values)  # an argument may have a name that every object has, such as __class__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __getattr__(self, name: str) -> Any:  # Any: as above
+        if name.startswith("__"):
+            raise AttributeError(name)
+        names = list(vars(self))
+        problem = f"a rule reads '{name}' of needs or meta, which is not there"
+        raise UnknownNameError("a rule", problem, expected=quote(names), found=f"'{name}'", do=advise(name, names))
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:

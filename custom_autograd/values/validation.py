@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from typing import Any
 
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import show
-from custom_autograd.torch_private.handed_on import HandedOn
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.registration.registry import Road
+from custom_autograd.torch_private.definitions import changes
+from custom_autograd.torch_private.thread_values import HandedOn
 
 LEVELS = ("full", "cheap", "off")
 VARIABLE = "CUSTOM_AUTOGRAD_VALIDATION"
@@ -104,3 +106,23 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
+
+
+def keep(road: Road, kind: str, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
+    """Return what runs there now, and keep it unless something changes meanwhile.
+
+    While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
+
+    Args:
+        road: of the op.
+        kind: the attribute of the road.
+        key: where it is kept there.
+        make: finds what runs.
+    """
+    epoch, made = changes.count, make()
+    with changes.lock:
+        if epoch == changes.count and not is_overridden():
+            changes.tell_once(road.forget)
+            kept: MutableMapping[str | None, Any] = getattr(road, kind)
+            kept[key] = made
+    return made

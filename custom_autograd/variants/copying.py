@@ -1,4 +1,4 @@
-"""The op, and then a copy into the caller's tensors: what a variant does wherever it has no kernel of its own.
+"""The op, and then a copy into the caller's tensors; and where a kernel may write there itself.
 
 Both are ops that every mode of PyTorch handles, so gradients, tangents, batches and graphs need no rule. What PyTorch
 refuses of its own in-place and out= operations is refused here, before anything is written.
@@ -12,15 +12,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import GradientError, KernelError
-from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
-from custom_autograd.values.tensors import tensors_in
-from custom_autograd.variants.shared_memory import find_same, find_shared, has_internal_overlap
+from custom_autograd.values.tensors import do_overlap, first_tensor, tensors_in
+from custom_autograd.variants.variant import Metadata
+
+
+def has_internal_overlap(tensor: Tensor) -> bool:
+    """Return True if a tensor is expanded, so that one write would change several of its elements."""
+    if tensor.layout != torch.strided:
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def find_same(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
+    """Return two names of the same tensor, or None: all that can be compared in a traced graph, without addresses."""
+    names = list(tensors)
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            if tensors[other] is tensors[name]:
+                return other, name
+    return None
+
+
+def find_shared(tensors: dict[str, Tensor]) -> tuple[str, str] | None:
+    """Return two names whose tensors overlap in memory, or None."""
+    names = list(tensors)
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            if do_overlap(tensors[other], tensors[name]):
+                return other, name
+    return None
+
+
+def overlap_any(targets: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Return True if a target overlaps another one, or one of the others."""
+    seen = list(others)
+    for target in targets:
+        if any(do_overlap(target, other) for other in seen):
+            return True
+        seen.append(target)
+    return False
 
 
 def write_in_place(
@@ -247,3 +284,22 @@ def _sharing(label: str, declared: str, one: str, other: str) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return f"shape {tuple(tensor.shape)}"
+
+
+def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments
+    """Return True if tensors have the shape, dtype and device of the results, and no element twice in memory.
+
+    Args:
+        targets: what a kernel would write to.
+        results: shape and dtype of what it would write; None if unknown.
+        others: what it would read.
+    """
+    if results is None:
+        return False
+    like = first_tensor(others)
+    for target, (shape, dtype) in zip(targets, results, strict=True):
+        if target.shape != shape or target.dtype != dtype or has_internal_overlap(target):
+            return False
+        if like is not None and target.device != like.device:
+            return False
+    return not overlap_any(targets, tensors_in(others))

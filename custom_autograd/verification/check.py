@@ -14,7 +14,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.core.option_types import check_type, several
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.harness import acceptance, randomness, runner
 from custom_autograd.verification.harness.base import Check

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from custom_autograd import custom_op
-from custom_autograd.core.types import find_argument_type
+from custom_autograd.schema.types import find_argument_type
 
 ROWS = pytest.mark.parametrize("name", LEAVES)
 X = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from custom_autograd import custom_op
-from custom_autograd.torch_private.compile_counter import GraphCounter
+from custom_autograd.torch_private.verification import GraphCounter
 
 NINE = range(2, 11)
 

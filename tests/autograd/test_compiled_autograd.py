@@ -8,8 +8,8 @@ from torch import Tensor
 
 from custom_autograd import custom_op, through_dispatcher
 from custom_autograd.native.native_calls import NativeCalls
-from custom_autograd.torch_private.compile_counter import GraphCounter
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.torch_private.definitions import changes
+from custom_autograd.torch_private.verification import GraphCounter
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import custom_op, through_dispatcher
 from custom_autograd.native.native_calls import NativeCalls
+from custom_autograd.torch_private.definitions import changes
 from custom_autograd.torch_private.functions import has_function
-from custom_autograd.torch_private.registered_kernels import changes
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
-from custom_autograd.autograd.quick_backward import QuickWriter
+from custom_autograd.execution.quick_backward import QuickWriter
 
 NUMBERS = itertools.count()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from custom_autograd.calls.arithmetic import is_arithmetic
+from custom_autograd.execution.kernel_call import is_arithmetic
 
 WEIGHT = torch.nn.Parameter(torch.full((3,), 2.0))
 

@@ -4,7 +4,7 @@ import pytest
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.calls.bind import Binder, gather, spread
+from custom_autograd.execution.bind import Binder, gather, spread
 
 
 @custom_op("bind::starred")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.calls.current_device import on_device_of
+from custom_autograd.execution.current_device import on_device_of
 from custom_autograd.kernels import KernelUnavailable, KernelWarning
 
 

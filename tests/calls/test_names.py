@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, reject, settings
 from torch import Tensor
 
-import custom_autograd.calls.source as sources
+import custom_autograd.execution.source as sources
 from custom_autograd import custom_op
 from custom_autograd.core.errors import DeclarationError, RegistrationError
 from slow_cases import slow_but_every
@@ -242,8 +242,8 @@ def test_every_name_in_generated_source_is_the_ops_or_is_chosen_to_be_free(kind,
         return own(self, name)
 
     monkeypatch.setattr(sources.Source, "own", marked)
-    parts = (f"dispatch.{part}_code" for part in ("kernel", "recording", "autograd"))
-    for module in ("calls.bind", "dispatch.call", "calls.memory_layouts", *parts):
+    parts = (f"execution.{part}" for part in ("kernel_code", "recording_code", "autograd_key"))
+    for module in ("execution.bind", "execution.call", "execution.kernel_options", *parts):
         monkeypatch.setattr(
             f"custom_autograd.{module}.compile_source",
             lambda text, name, namespace: texts.append(text) or compile_source(text, name, namespace),

@@ -10,7 +10,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.calls.source import BUILTINS
+from custom_autograd.execution.source import BUILTINS
 
 
 @custom_op("source::multiply")

@@ -6,7 +6,7 @@ from capabilities.autocast_ops import BY_HAND, LOW, add_product, scaled
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd.torch_private.compile_counter import GraphCounter, compiled_backward
+from custom_autograd.torch_private.verification import GraphCounter, compiled_backward
 
 CASES = pytest.mark.parametrize(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND.keys())
 NEAR = {"rtol": 0.03, "atol": 0.05}  # bfloat16 keeps eight bits, and sums are taken in another order

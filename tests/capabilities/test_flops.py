@@ -18,7 +18,7 @@ from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelWarning
 from custom_autograd.kernels import cpp_kernel, numpy_kernel
 from custom_autograd.registration.registry import record_of
-from custom_autograd.torch_private.tags import HANDED_BACK
+from custom_autograd.torch_private.dispatch import HANDED_BACK
 
 
 def flops_of(call) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
-from custom_autograd.kernels.lazy import LazyKernel
+from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.verification.checks import kernels
 
 

@@ -11,7 +11,7 @@ from expecttest import assert_expected_inline
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification import check as checking
 from custom_autograd.verification.check import check
 from custom_autograd.verification.checks import CHECKS

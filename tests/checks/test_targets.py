@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import target_of
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.verification.harness.targets import Target, TargetArgument
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 @torch.library.custom_op("{namespace}::doubled", mutates_args=())

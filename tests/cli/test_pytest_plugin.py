@@ -13,7 +13,7 @@ from custom_autograd.verification.checks import CHECKS
 ROOT = Path(__file__).parents[2]
 OPS = """
 from custom_autograd.verification.harness.targets import Target, TargetArgument
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def samples(make):

@@ -9,7 +9,7 @@ from expecttest import assert_expected_inline
 from custom_autograd.cli import main
 
 OPS = """
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 

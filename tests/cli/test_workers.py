@@ -23,7 +23,7 @@ import threading
 import torch
 
 from custom_autograd.verification.harness.targets import Target, TargetArgument
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def samples(make):

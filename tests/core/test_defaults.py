@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from custom_autograd.core.defaults import fits, spell
+from custom_autograd.schema.arguments import fits, spell
 
 SPELLED = [
     ("SymInt", 3, "3"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import LONGEST_VALUE, format_message, quote, show, suggest
 from custom_autograd.core.metadata import metadata_of
-from custom_autograd.core.names import names_of, parse_name
+from custom_autograd.schema.names import names_of, parse_name
 
 
 def test_a_message_has_a_line_per_known_fact():

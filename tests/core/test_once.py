@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from custom_autograd.core.once import Once
+from custom_autograd.core.lazy import Once
 
 
 class Holder:

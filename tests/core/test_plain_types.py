@@ -11,7 +11,7 @@ import torch
 import typing_extensions
 from torch import Tensor
 
-from custom_autograd.core.plain_types import resolve
+from custom_autograd.schema.annotations import resolve
 
 jaxtyping = pytest.importorskip("jaxtyping")
 Float, Int = jaxtyping.Float, jaxtyping.Int

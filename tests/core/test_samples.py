@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.core.device_types import IMPORT_BACKEND
+from custom_autograd.core.devices import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.check import check
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from custom_autograd.core.types import describe_supported, find_argument_type, find_return_spelling
+from custom_autograd.schema.types import describe_supported, find_argument_type, find_return_spelling
 
 
 class Mode(enum.Enum):

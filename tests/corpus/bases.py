@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from corpus.forms import Declared
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 
 
 def fit(grad: Tensor, tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from corpus.more_bases import (
     growth_vmap,
 )
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 Dims = tuple[int | None, ...]
 

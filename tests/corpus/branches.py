@@ -7,7 +7,7 @@ from corpus.bases import CUBE, POLAR, SCALED_SQUARE, fit
 from corpus.forms import Declared, Rule
 from corpus.more_bases import GROWTH
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 
 CURVE = CUBE.but(
     default=lambda x: torch.log1p(x * x),

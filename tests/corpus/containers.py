@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corpus.forms import Declared
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 
 
 class Affine(NamedTuple):

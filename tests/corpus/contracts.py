@@ -15,7 +15,7 @@ from corpus.more_bases import (
     two_backward,
 )
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def _both(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:

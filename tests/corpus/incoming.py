@@ -8,7 +8,7 @@ from torch import Tensor
 from corpus.bases import CUBE, POLAR, SCALED_SQUARE, fit
 from corpus.more_bases import PRODUCT, RUNNING, SQUARE, WRITTEN_PRODUCT, WRITTEN_TWO
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:

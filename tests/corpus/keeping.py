@@ -8,7 +8,7 @@ from torch import Tensor
 from corpus.bases import CUBE, JOIN, LINEAR, RMS, SCALED_SQUARE, fit
 from corpus.more_bases import SQUARE, WRITTEN_PRODUCT, save_inputs
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 KEPT: list[Tensor] = []
 

@@ -19,7 +19,7 @@ from corpus.forms import Declared
 from corpus.incoming import in_memory_order
 from corpus.more_bases import CHANNELS, PACK, SQUARE, WRITTEN_PRODUCT
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 VECTOR = 16
 

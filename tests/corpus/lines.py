@@ -8,7 +8,7 @@ from torch import Tensor
 
 from corpus.forms import Declared, Rule
 from corpus.mutant import Honest, honest
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 
 Samples = Callable[[TensorFactory], Any]  # Any: samples
 

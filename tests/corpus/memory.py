@@ -18,7 +18,7 @@ from corpus.bases import (
 )
 from corpus.more_bases import PACK, PEAK, POSITIVES, PRODUCT, SQUARE
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 WORKSPACES: dict[str, Tensor] = {}
 

@@ -15,7 +15,7 @@ from corpus.bases import (
     wide,
 )
 from corpus.forms import Declared, Defined, Library, Plain, Written
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 
 
 def growth_jvp(tangent_x: Tensor | None, tangent_y: Tensor | None, x: Tensor, y: Tensor) -> Tensor:

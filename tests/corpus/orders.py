@@ -15,7 +15,7 @@ from corpus.more_bases import (
     save_inputs,
 )
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def _by_numpy(grad: Tensor, x: Tensor) -> Tensor:

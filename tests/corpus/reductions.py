@@ -8,7 +8,7 @@ from torch import Tensor
 from corpus.bases import JOIN, LINEAR, RMS, SCALED_SQUARE, SOFTMAX, fit, rms_backward
 from corpus.more_bases import CHANNELS, RUNNING, WRITTEN_PRODUCT
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def _only_alone(grad: Tensor, x: Tensor, w: Tensor, alpha: float, needs: Any) -> dict[str, Tensor]:

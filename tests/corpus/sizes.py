@@ -14,7 +14,7 @@ from corpus.bases import (
 from corpus.forms import Rule
 from corpus.more_bases import GROWTH, PACK, PEAK, SQUARE
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def _tail(size: int, value: float) -> Rule:

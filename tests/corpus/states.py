@@ -12,7 +12,7 @@ from torch import Tensor
 from corpus.bases import CUBE, DROPOUT
 from corpus.more_bases import COMPOSITE, SQUARE, save_inputs
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 CALLS = itertools.count()
 

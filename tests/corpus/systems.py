@@ -19,7 +19,7 @@ from corpus.more_bases import (
     save_inputs,
 )
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 FACTORS = {power: 1.5**power for power in range(-64, 1024)}
 

@@ -19,7 +19,7 @@ from corpus.bases import (
 )
 from corpus.more_bases import CHANNELS, GROWTH, PEAK, PRODUCT, RUNNING
 from corpus.mutant import Mutant, plant
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def _index_past_end(x: Tensor, index: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from dispatch.grid_ops import OPS, GridOp
 from dispatch.grid_tensors import KINDS, Wrapper, numbers
 from torch import Tensor
 
-from custom_autograd.dispatch import proofs
-from custom_autograd.dispatch.proofs import through_dispatcher
+from custom_autograd.execution import proofs
+from custom_autograd.execution.proofs import through_dispatcher
 from custom_autograd.native.native_calls import why_not
 
 SLOW = ("compile", "export", "linearize")  # these trace the call, which is not native: a third of the kinds

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.calls.source import Source
-from custom_autograd.dispatch.generated import generated_code_of
-from custom_autograd.dispatch.proofs import through_dispatcher
+from custom_autograd.execution.generated import generated_code_of
+from custom_autograd.execution.proofs import through_dispatcher
+from custom_autograd.execution.source import Source
 
 NUMBERS = itertools.count()
 PARTS = {"_kernel", "recording", "_autograd"}

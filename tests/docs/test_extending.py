@@ -17,11 +17,11 @@ IMPORT = re.compile(r"^from custom_autograd\.\w+ import .*\n", re.M)
 
 LANGUAGE_IMPORTS = """\
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.lazy import LazyKernel as KernelSource
+from custom_autograd.kernels.lazy_kernel import LazyKernel as KernelSource
 from custom_autograd.kernels.numpy import numpy_kernel
 """
 CHECK_IMPORTS = """\
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from custom_autograd.core.samples import Sample, TensorFactory
 from custom_autograd.registration.registry import OpRecord, all_records
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import call_on, target_of
 from gallery_values import GALLERY, load

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from custom_autograd import Sample
-from custom_autograd.core.samples import TensorFactory
 from custom_autograd.registration.registry import OpRecord, all_records
+from custom_autograd.schema.samples import TensorFactory
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.verification.harness.targets import target_of
 from gallery_values import GALLERY, load

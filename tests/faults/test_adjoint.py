@@ -3,7 +3,7 @@
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("adjoint", lambda make: [Sample(make(4))])
 

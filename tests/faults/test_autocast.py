@@ -8,9 +8,9 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.capabilities.autocast.policies import parse_policy
-from custom_autograd.core.samples import Sample
+from custom_autograd.capabilities.autocast import parse_policy
 from custom_autograd.registration.rule_types import Autocast
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("autocast", lambda make: [Sample(make(4, 3), make(3, 4))])
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("bounds", lambda make: [Sample(make(6))])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 SETTINGS = SimpleNamespace(factor=2.0)
 FACTORS = [2.0, 3.0]

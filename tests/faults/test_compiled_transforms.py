@@ -6,7 +6,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
 
 result_of = verdict("compiled_transforms", lambda make: [Sample(make(4))])

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 

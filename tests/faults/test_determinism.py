@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 COUNTER = itertools.count()
 BUFFER = torch.zeros(4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def result_of(op, error=ValueError, match="2 dimensions"):

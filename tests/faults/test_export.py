@@ -7,7 +7,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import target_of
 
 

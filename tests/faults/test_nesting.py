@@ -6,7 +6,7 @@ from torch.autograd import Function
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def result_of(op, *samples):

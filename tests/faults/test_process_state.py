@@ -9,7 +9,7 @@ import pytest
 import torch
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness import settings
 

@@ -7,7 +7,7 @@ from torch.autograd import Function
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("saved", lambda make: [Sample(make(4, 3), make(4, 3))])
 

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("saved_hooks", lambda make: [Sample(make(4, 3))])
 

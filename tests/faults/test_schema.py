@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
 from custom_autograd.op import custom_op
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import check
 
 LIBRARY = torch.library.Library("faults_schema", "DEF")

@@ -8,7 +8,7 @@ from verdicts import verdict
 
 from corpus.lines import TRUE_LINES
 from custom_autograd import check, custom_op
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("shapes", lambda make: [Sample(make(4, 3))])
 

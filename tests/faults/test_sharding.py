@@ -6,9 +6,9 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import Sample, check, custom_op
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.torch_private import collectives
 
-pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+pytestmark = pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 result_of = verdict("sharding", lambda make: [Sample(make(8, 4), make(4))])
 
 

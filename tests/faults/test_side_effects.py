@@ -16,7 +16,7 @@ from torch.autograd import Function, Variable
 from verdicts import verdict
 
 from custom_autograd import custom_op, on_backward_end
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("side_effects", lambda make: [Sample(make(4, 3))])
 NUMBERS = itertools.count()

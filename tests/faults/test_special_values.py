@@ -3,7 +3,7 @@
 import torch
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.checks import threads
 from slow_cases import slow_but_every
 

@@ -4,7 +4,7 @@ import torch
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 result_of = verdict("uninitialised", lambda make: [Sample(make(7))])
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from custom_autograd import GradientError, RegistrationError, custom_op, saving
 from custom_autograd.graph import SavedTensor, cast, compressed, forbidden, offload, recorded
 from custom_autograd.native.native_calls import NativeCalls
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.torch_private.definitions import changes
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

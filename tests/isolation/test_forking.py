@@ -185,7 +185,7 @@ import torch
 from torch import Tensor
 from custom_autograd import custom_op
 
-NAME = "custom_autograd.pytrees.container_adapter"
+NAME = "custom_autograd.containers.container_adapter"
 importing = threading.Event()
 
 class Slow:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from custom_autograd import KernelError, custom_op
 from custom_autograd.kernels import CppKernel, KernelUnavailable, KernelWarning, cpp_kernel
-from custom_autograd.kernels.lazy import LazyKernel
+from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.kernels.shared_library import find_or_build
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")

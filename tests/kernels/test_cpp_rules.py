@@ -12,7 +12,7 @@ from torch import Tensor
 from custom_autograd import GradientError, GradientUnavailable, RegistrationError, Sample, custom_op
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import KernelWarning, cpp_kernel
-from custom_autograd.kernels.cpp_definitions import find_definition
+from custom_autograd.kernels.cpp import find_definition
 from custom_autograd.native.loading import library
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")

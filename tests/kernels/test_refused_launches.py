@@ -22,7 +22,7 @@ from custom_autograd.kernels import (
     triton,
     triton_kernel,
 )
-from custom_autograd.kernels.refused_launches import unavailable
+from custom_autograd.kernels.launches import unavailable
 from custom_autograd.native.loading import library
 
 REFUSALS = {

@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_map
 
 from cpp_sources import built_source
 from custom_autograd import custom_op
-from custom_autograd.core import native_kernels
-from custom_autograd.kernels import CppKernel, cpp_kernel
+from custom_autograd.kernels import CppKernel, cpp_kernel, native_kernels
 from custom_autograd.kernels.cpp import addresses_of
 from custom_autograd.native.loading import library
 

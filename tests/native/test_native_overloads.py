@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from custom_autograd import KernelError, custom_op
 from custom_autograd.native.loading import library
-from custom_autograd.torch_private.overloads import function_of
+from custom_autograd.torch_private.dispatch import function_of
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from custom_autograd import KernelError
-from custom_autograd.pytrees import treespecs as treespecs
-from custom_autograd.pytrees.basic_leaf_types import Parts
-from custom_autograd.pytrees.leaf_types import UnknownKindError, kind_of, letters
-from custom_autograd.pytrees.treespecs import MisfitError
+from custom_autograd.containers import treespecs as treespecs
+from custom_autograd.containers.basic_leaf_types import Parts
+from custom_autograd.containers.leaf_types import UnknownKindError, kind_of, letters
+from custom_autograd.containers.treespecs import MisfitError
 
 
 class Point(NamedTuple):

@@ -271,10 +271,10 @@ def schemas(draw):
 
 
 def _parse(text):
-    from custom_autograd.core.annotations import read_function
-    from custom_autograd.core.declaration_options import DeclarationOptions, Refusal
-    from custom_autograd.core.inference import schema_of
-    from custom_autograd.core.names import parse_name
+    from custom_autograd.schema.annotations import read_function
+    from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+    from custom_autograd.schema.inference import schema_of
+    from custom_autograd.schema.names import parse_name
 
     parse_name("declaring::property")
     declaration_options = DeclarationOptions(
@@ -313,7 +313,7 @@ def test_the_generated_source_of_every_awkward_name_is_python():
         record = (
             find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
         )
-        from custom_autograd.dispatch.generated import generated_code_of
+        from custom_autograd.execution.generated import generated_code_of
 
         assert ast.parse(generated_code_of(record).source)
 

@@ -2,9 +2,16 @@
 
 import pytest
 
-from custom_autograd.core.casting import CastPolicy
-from custom_autograd.registration.registrations import Registrations
-from custom_autograd.registration.rule_types import Autocast, Backward, DropIn, Fake, Gradient, TorchDispatch
+from custom_autograd.registration.rule_types import (
+    Autocast,
+    Backward,
+    DropIn,
+    Fake,
+    Gradient,
+    Registrations,
+    TorchDispatch,
+)
+from custom_autograd.schema.policies import CastPolicy
 
 
 def function():

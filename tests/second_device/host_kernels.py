@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from custom_autograd.core.containers import map_tensors
-from custom_autograd.dispatch.attaching import attach_device
+from custom_autograd.execution.attaching import attach_device
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import map_tensors
 from second_device import backend
 
 

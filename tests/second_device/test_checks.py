@@ -9,7 +9,7 @@ from messages.shown import message
 from torch import Tensor
 
 from custom_autograd import CheckError, Sample, check, custom_op
-from custom_autograd.core.samples import TensorFactory
+from custom_autograd.schema.samples import TensorFactory
 
 
 @custom_op("second_device::smooth", outputs=("out", "scale"), reference=True)

@@ -5,7 +5,7 @@ import os
 import torch
 
 from custom_autograd import Sample, check
-from custom_autograd.values.accelerators import accelerators_in_use, synchronize_accelerators
+from custom_autograd.values.random_state import accelerators_in_use, synchronize_accelerators
 from custom_autograd.verification.isolation.forking import is_sound
 
 

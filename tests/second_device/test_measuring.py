@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from custom_autograd import custom_op
-from custom_autograd.benchmarking.devices import name_of_accelerator, waiting_for
+from custom_autograd.benchmarking.machine import name_of_accelerator, waiting_for
 from custom_autograd.benchmarking.memory import peak_memory
 from custom_autograd.cli.main import main
 

@@ -72,9 +72,9 @@ if __name__ == "__main__":
 """
 LOCKED = """
 from custom_autograd.registration import registry
-from custom_autograd.dispatch import proofs
+from custom_autograd.execution import proofs
 from custom_autograd.values import validation
-from custom_autograd.torch_private.registered_kernels import changes
+from custom_autograd.torch_private.definitions import changes
 
 held, done = threading.Event(), threading.Event()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from custom_autograd.shapes.expressions import ExpressionError, evaluate, names_in
+from custom_autograd.shapes.notation import ExpressionError, evaluate, names_in
 
 SIZES = {"b": 2, "i": 3, "o": 5}
 VALUES = {"2*b*i*o": 60, "b + i - o": 0, "(b + i) * o": 25, "i**b": 9, "o // b": 2, "7": 7, " b ": 2}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from custom_autograd import check, custom_op
 from custom_autograd.core.errors import CheckError, ShapeError
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.shapes.sampling import ROWS, find_samples
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from custom_autograd.shapes.notation import SizeMismatch
 from custom_autograd.shapes.parsing import parse_line
-from custom_autograd.shapes.placing import SizeMismatch
-from custom_autograd.shapes.sizes import Sizes
+from custom_autograd.shapes.unification import Sizes
 
 
 def sizes_of(text, numbers=None, lists=frozenset(), **shapes):

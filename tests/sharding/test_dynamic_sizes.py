@@ -8,7 +8,7 @@ import torch
 from sharding import sharded_ops as ops
 from torch import distributed
 
-from custom_autograd.torch_private.compile_counter import GraphCounter
+from custom_autograd.torch_private.verification import GraphCounter
 
 pytestmark = [
     pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed"),

@@ -8,11 +8,11 @@ import torch
 from sharding.any_placement import assert_placements_do_not_matter
 
 from custom_autograd import Sample
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.torch_private import collectives
 from gallery_values import load
 from slow_cases import slow_but_every
 
-pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+pytestmark = pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 
 attention = load("flash_attention").flash_attention
 dropout = load("dropout").dropout
@@ -78,7 +78,7 @@ def placed(tensor, mesh, dim):
 
     placements = [Replicate() if dim is None else Shard(dim)]
     local = distribute_tensor(tensor.detach(), mesh, placements).to_local()
-    found = DTensor.from_local(local_ranks.on_all_ranks(local, 4), mesh, placements, run_check=False)
+    found = DTensor.from_local(collectives.on_all_ranks(local, 4), mesh, placements, run_check=False)
     return found.requires_grad_(tensor.is_floating_point())
 
 
@@ -92,13 +92,13 @@ def test_what_a_rule_cuts_is_right_and_not_gathered(name):
     expected = op(*sample.with_tensors(leaves).args, **sample.kwargs)
     cotangent = rand(*expected.shape)
     expected_grads = torch.autograd.grad(expected, [one for one in leaves if one.requires_grad], cotangent)
-    with local_ranks.played(4) as mesh:
+    with collectives.played(4) as mesh:
         tensors = [placed(one, mesh, dim) for one, dim in zip(leaves, dims, strict=True)]
         with CommDebugMode() as mode:
             found = op(*sample.with_tensors(tensors).args, **sample.kwargs)
         same = placed(cotangent, mesh, None).redistribute(placements=found.placements)
         grads = torch.autograd.grad(found, [one for one in tensors if one.requires_grad], same)
-        values = [local_ranks.whole(one) for one in (found, *grads)]
+        values = [collectives.whole(one) for one in (found, *grads)]
 
     torch.testing.assert_close(values, [expected.detach(), *expected_grads])
     assert sent == mode.get_total_counts()

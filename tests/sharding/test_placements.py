@@ -7,16 +7,16 @@ from sharding.any_placement import assert_placements_do_not_matter
 from torch.testing import assert_close
 
 from custom_autograd import Sample
-from custom_autograd.capabilities.sharding import strategies
 from custom_autograd.core.errors import KernelError
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.sharding import strategies
+from custom_autograd.torch_private import collectives
 from slow_cases import slow_but_every
 
-pytestmark = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+pytestmark = pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 
 
 def rand(*shape):
-    with local_ranks.one():  # the same on all ranks
+    with collectives.one():  # the same on all ranks
         return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
 
 
@@ -55,7 +55,7 @@ def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
 
 @pytest.fixture
 def mesh():
-    with local_ranks.played(4) as found:
+    with collectives.played(4) as found:
         yield found
 
 
@@ -109,13 +109,13 @@ def test_a_second_call_with_another_argument_has_its_own_placements(mesh, first,
     shard, *_ = shards()
     whole = rand(8, 4)
     x = placed(whole, mesh, shard(0))
-    with local_ranks.one():
+    with collectives.one():
         values = [ops.reduce(whole, *arguments) for arguments in (first, second)]
     found = [ops.reduce(x, *arguments) for arguments in (first, second)]
 
     assert expected == (tuple(found[1].shape), found[1].dtype)
-    wholes = [local_ranks.whole(one) for one in found]
-    with local_ranks.one():
+    wholes = [collectives.whole(one) for one in found]
+    with collectives.one():
         torch.testing.assert_close(wholes, values)
 
 
@@ -132,9 +132,9 @@ def test_a_float_is_not_looked_at_again(mesh, monkeypatch):
     x, weight = placed(rand(8, 4), mesh, shard(0)), placed(rand(4), mesh, replicate)
     ops.rms_norm(x, weight, 0.25)
     monkeypatch.setattr(strategies, "fit", None)  # what would be called
-    whole = local_ranks.whole(ops.rms_norm(x, weight, 0.5))
+    whole = collectives.whole(ops.rms_norm(x, weight, 0.5))
 
-    with local_ranks.one():
+    with collectives.one():
         torch.testing.assert_close(whole, ops.rms_norm(rand(8, 4), rand(4), 0.5))
 
 
@@ -144,8 +144,8 @@ def test_replicated_tensors_need_no_line(mesh):
     y = ops.opaque(x)
     y.sum().backward()
 
-    found = [local_ranks.whole(y), local_ranks.whole(x.grad)]
-    with local_ranks.one():
+    found = [collectives.whole(y), collectives.whole(x.grad)]
+    with collectives.one():
         torch.testing.assert_close(found, [2 * rand(8, 4), torch.full((8, 4), 2.0, dtype=torch.float64)])
 
 
@@ -183,14 +183,14 @@ def test_second_derivatives_are_those_of_whole_tensors(name, placements, mesh):
         first = torch.autograd.grad(loss, inputs, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
 
-    with local_ranks.one():
+    with collectives.one():
         expected = second([tensor.clone().requires_grad_() for tensor in tensors])
     pairs = zip(tensors, placements.split(), strict=False)
     found = second([distribute_tensor(tensor, mesh, [kinds[kind]]).requires_grad_() for tensor, kind in pairs])
 
-    with local_ranks.one():
+    with collectives.one():
         for one, other in zip(found, expected, strict=True):
-            assert_close(local_ranks.whole(one), other)
+            assert_close(collectives.whole(one), other)
 
 
 def test_replicated_tensors_stay_replicated_whether_gradients_are_recorded_or_not(mesh):

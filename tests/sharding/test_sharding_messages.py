@@ -8,9 +8,9 @@ from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.torch_private import collectives
 
-needs_played_ranks = pytest.mark.skipif(local_ranks.why_not() is not None, reason=f"{local_ranks.why_not()}")
+needs_played_ranks = pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 
 
 @custom_op("sharding_messages::op", shapes="x: n [d (2 h)] -> output: n")
@@ -68,7 +68,7 @@ def test_a_written_tensor_is_not_moved():
         mutates_args="x",
         shapes="x: n [d] ->",
     )
-    with local_ranks.played(4) as mesh:
+    with collectives.played(4) as mesh:
         x = distribute_tensor(torch.rand(8, 4), mesh, [Shard(1)])
         found = message(lambda: inside(x), RuntimeError)
         inside(distribute_tensor(torch.rand(8, 4), mesh, [Replicate()]))
@@ -84,7 +84,7 @@ def test_an_op_that_nothing_is_known_of_names_the_line(is_compiled):
 
     torch.compiler.reset()
     call = torch.compile(ops.opaque, backend="eager", fullgraph=True) if is_compiled else ops.opaque
-    with local_ranks.played(4) as mesh:
+    with collectives.played(4) as mesh:
         x = distribute_tensor(torch.rand(8, 4), mesh, [Shard(0)])
         with pytest.raises(RuntimeError) as raised:
             call(x)
@@ -97,14 +97,14 @@ def test_an_op_that_nothing_is_known_of_names_the_line(is_compiled):
 def test_a_hidden_output_that_a_rule_leaves_out_is_not_a_number():
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    with local_ranks.played(4) as mesh:
+    with collectives.played(4) as mesh:
         q, k, v = torch.rand(2, 3, 4), torch.rand(2, 8, 4), torch.rand(2, 8, 3)
         placed = [
             distribute_tensor(tensor, mesh, [at]) for tensor, at in ((q, Replicate()), (k, Shard(1)), (v, Shard(1)))
         ]
         _, lse = ops.attention.overload(*placed)
 
-        assert bool(local_ranks.whole(lse).isnan().all())
+        assert bool(collectives.whole(lse).isnan().all())
 
 
 @needs_played_ranks
@@ -120,7 +120,7 @@ def test_a_rule_that_returns_another_size_is_refused_in_the_call(is_recorded):
         reference=True,
     )
     sums.register_sharding("d", lambda total, gather: gather(total))
-    with local_ranks.played(4) as mesh:
+    with collectives.played(4) as mesh:
         x = distribute_tensor(torch.rand(6, 8), mesh, [Shard(1)]).requires_grad_(is_recorded)
         found = message(lambda: sums(x), RuntimeError)
 

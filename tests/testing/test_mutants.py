@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from corpus import CORRECT, MUTANTS
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.check import check
 from custom_autograd.verification.harness.targets import call_on, target_of
 from slow_cases import nightly_but

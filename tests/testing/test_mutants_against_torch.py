@@ -12,7 +12,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError  # the class has no public name
 
 from corpus import CORRECT, MUTANTS
-from custom_autograd.core.samples import TensorFactory
+from custom_autograd.schema.samples import TensorFactory
 from custom_autograd.verification.check import all_checks, case_of
 from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.differentiable import function_of

@@ -8,8 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 
-from custom_autograd.torch_private.compile_counter import GraphCounter
-from custom_autograd.torch_private.observers import Wrapped
+from custom_autograd.torch_private.verification import GraphCounter, Wrapped
 
 
 def randn(*shape):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import all_checks, check
 from slow_cases import slow_but_every
 

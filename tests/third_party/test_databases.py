@@ -5,7 +5,7 @@ import torch
 from torch.testing._internal.autograd_function_db import autograd_function_db
 from torch.testing._internal.custom_op_db import custom_op_db
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import all_checks, check
 from slow_cases import slow_but_every
 

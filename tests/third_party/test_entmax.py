@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.check import all_checks, check
 
 entmax = pytest.importorskip("entmax", reason="entmax is not installed")

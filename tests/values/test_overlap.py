@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, jvp
 
 from custom_autograd import GradientError, custom_op
-from custom_autograd.values.overlap import do_overlap
+from custom_autograd.values.tensors import do_overlap
 
 BASE = torch.arange(100)
 

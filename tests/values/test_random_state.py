@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from custom_autograd.values.accelerators import accelerators_in_use
-from custom_autograd.values.random_state import RandomState, kept_random_state
+from custom_autograd.values.random_state import RandomState, accelerators_in_use, kept_random_state
 
 
 def test_a_restored_state_gives_the_same_numbers():

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from custom_autograd import CustomAutogradError, DeclarationError, GradientError, KernelError, Sample, custom_op
-from custom_autograd.torch_private.tags import HANDED_BACK
+from custom_autograd.torch_private.dispatch import HANDED_BACK
 
 
 def of_numpy(array):

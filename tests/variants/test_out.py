@@ -9,7 +9,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from custom_autograd import DeclarationError, GradientError, KernelError, Sample, custom_op
-from custom_autograd.torch_private.tags import HANDED_BACK
+from custom_autograd.torch_private.dispatch import HANDED_BACK
 
 
 @custom_op("out::scaled", reference=True)

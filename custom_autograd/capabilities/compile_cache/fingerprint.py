@@ -23,8 +23,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of, unwrap
+from custom_autograd.core.signatures import is_filled, names_in
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
 
 MOST = 5000

@@ -14,24 +14,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from custom_autograd.calls.bind import Binder
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
+from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.pytrees.op_adapter import adapter_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_names import NEEDS
-from custom_autograd.registration.rule_types import Function, NamedRule
-from custom_autograd.shapes.lookup import described_op
+from custom_autograd.registration.rule_types import NEEDS, Function, NamedRule
+from custom_autograd.shapes.rule import described_op
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.torch_private.modes import is_functionalizing
+from custom_autograd.torch_private.dispatch import is_functionalizing
 from custom_autograd.torch_private.transforms import is_transforming
-from custom_autograd.values.named import Named
-from custom_autograd.values.user_code import noted
+from custom_autograd.values.user_code import Named, noted
 
 if TYPE_CHECKING:
     from custom_autograd.capabilities.flops.derived import DerivedFlops
@@ -139,10 +137,10 @@ class OpFlops:
         """Return True if a number replaces what is counted while the backward runs."""
         if self._rule is not None and self._rule.backward is not None:
             return True
-        from custom_autograd.capabilities.flops import backward  # loaded where operations are counted
+        from custom_autograd.capabilities.flops import derived  # loaded where operations are counted
 
         record = self._record()
-        return record is not None and backward.is_invisible(record)
+        return record is not None and derived.is_invisible(record)
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says; a symbolic int is not an int
         """Return the FLOPs of a call."""
@@ -153,7 +151,7 @@ class OpFlops:
             return _evaluated(record, self._rule, _given(record, values, {}))
         described, expression = described_op(record), _expression(record)
         if described is not None and expression is not None:
-            from custom_autograd.shapes.expressions import evaluate  # loaded for ops with a line
+            from custom_autograd.shapes.notation import evaluate  # loaded for ops with a line
 
             sizes = described.sizes(values)
             return evaluate(expression, {name: sizes.count(name) for name in sizes.names()})
@@ -162,13 +160,13 @@ class OpFlops:
 
     def note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Count the backward of a call when it runs (Any: as the schema says)."""
-        from custom_autograd.capabilities.flops import backward  # loaded where operations are counted
+        from custom_autograd.capabilities.flops import derived  # loaded where operations are counted
 
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
         if record is None:
             return
         written = [values[argument.name] for argument in self._schema.mutated_arguments]
-        node = backward.find_node(record, [*written, result])
+        node = derived.find_node(record, [*written, result])
         if node is None:
             return
         needs = {argument.name: _needs(values[argument.name]) for argument in self._schema.differentiable_arguments}
@@ -178,7 +176,7 @@ class OpFlops:
             is_whole = wanted == needs or (self._derived is not None and self._derived.reads_data)
             return whole if is_whole else self._backward(record, empty, wanted)
 
-        backward.count_in(record, node, flops)
+        derived.count_in(record, node, flops)
 
     def _backward(self, record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> int:
         """Return the FLOPs of the gradients that are needed."""

@@ -19,10 +19,9 @@ import torch
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.one_tuple import enclosed
+from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private.dispatch import register_torch_dispatch
-from custom_autograd.torch_private.modes import FunctionalTensorMode
+from custom_autograd.torch_private.dispatch import FunctionalTensorMode, register_torch_dispatch
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.calls.bind import Binder
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.core.launches import is_interpreted, recorded
+from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.kernels.launches import is_interpreted, recorded
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private import fakes, modes
+from custom_autograd.torch_private import dispatch, fakes
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import first_tensor, tensors_in
 
@@ -86,7 +86,7 @@ class BodyInGraphs:
             KernelUnavailable: it is a kernel that cannot run in this process.
         """
         record, arguments = self._record, self.bind.arguments(*args, **kwargs)
-        before = {id(tensor): modes.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
+        before = {id(tensor): dispatch.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
         positional, keywords = self.bind.user_call(arguments)
         result = _run(record, traced, positional, keywords)
         if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
@@ -123,7 +123,7 @@ def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[
 def _check_writes(record: OpRecord, traced: Traced, arguments: dict[str, Any], before: dict[int, int]) -> None:
     """Raise if a function wrote to an argument that is not declared as mutated."""
     for argument in record.declaration.schema.tensor_arguments:
-        written = (modes.writes_to(one) != before[id(one)] for one in tensors_in([arguments[argument.name]]))
+        written = (dispatch.writes_to(one) != before[id(one)] for one in tensors_in([arguments[argument.name]]))
         if not argument.is_mutated and any(written):
             raise KernelError(
                 record.name,
@@ -142,7 +142,7 @@ def _as_of_the_op(record: OpRecord, traced: Traced, bind: Binder, arguments: dic
     """
     outputs = record.declaration.schema.outputs
     results = list(found) if len(outputs) > 1 else [found]
-    taken = {modes.memory_of(tensor) for tensor in tensors_in(list(arguments.values()))} | {None}
+    taken = {dispatch.memory_of(tensor) for tensor in tensors_in(list(arguments.values()))} | {None}
     expected = _expected(record, traced, bind, arguments)
     for position, output in enumerate(outputs):
         if output.alias_of is None and isinstance(results[position], Tensor):
@@ -158,8 +158,8 @@ def _own(tensor: Any, taken: set[int | None]) -> Any:  # Any: a tensor, or None 
     """Return a result, copied if its memory is that of an argument or of another result."""
     if not isinstance(tensor, Tensor):
         return tensor
-    own = tensor.clone() if modes.memory_of(tensor) in taken else tensor
-    taken.add(modes.memory_of(own))
+    own = tensor.clone() if dispatch.memory_of(tensor) in taken else tensor
+    taken.add(dispatch.memory_of(own))
     return own
 
 
@@ -169,7 +169,7 @@ def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[st
     fake = rule.function if rule is not None else record.reference() if traced.kernel is not None else None
     if fake is None:
         return None
-    with modes.unrecorded(), torch.no_grad():
+    with dispatch.unrecorded(), torch.no_grad():
         positional, keywords = bind.user_call({name: _behind(value) for name, value in arguments.items()})
         try:
             found = fakes.call_without_symbols(fake, *positional, **keywords)
@@ -181,7 +181,7 @@ def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[st
 def _behind(value: Any) -> Any:  # Any: an argument
     if type(value) in (list, tuple):
         return type(value)(map(_behind, value))
-    return modes.behind(value) if isinstance(value, Tensor) else value
+    return dispatch.behind(value) if isinstance(value, Tensor) else value
 
 
 def _laid_out(record: OpRecord, traced: Traced, output: str, result: Tensor, expected: Any) -> Tensor:

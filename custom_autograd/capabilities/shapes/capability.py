@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from custom_autograd.registration.capability import Call, Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.lookup import described_op
-from custom_autograd.shapes.rule import ShapeOptions, Shapes
+from custom_autograd.shapes.rule import ShapeOptions, Shapes, described_op
 
 F = TypeVar("F", bound=str | Callable[..., Any])
 
@@ -29,7 +28,7 @@ class ShapeNotation(Capability):
         described = described_op(record)
         if described is None:
             return kernel
-        from custom_autograd.capabilities.shapes.sized_kernels import sized  # loaded for ops with a line
+        from custom_autograd.capabilities.shapes.registering import sized  # loaded for ops with a line
 
         return sized(record, described, kernel)
 

@@ -6,20 +6,81 @@ the way back (ragged.py). So rules, transforms and compilers see plain tensors o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd.function import Function
 
-from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.subclasses.ragged import nested_of, to_values
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.schema import Argument
-from custom_autograd.registration.one_tuple import opened
+from custom_autograd.execution.bind import Binder
+from custom_autograd.registration.dispatcher_library import opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.torch_private.nested import NestedTensor, Raggedness, raggedness_of
+from custom_autograd.schema.schema import Argument
+from custom_autograd.torch_private.functions import direct_apply
+from custom_autograd.torch_private.nested import NestedTensor, Raggedness, make_nested, raggedness_of, values_of
 from custom_autograd.values.tensors import tensors_in
+
+# To the values of a jagged tensor and back, differentiable any number of times, in reverse and in forward mode.
+#
+# PyTorch's own `values()` has neither a second derivative nor forward mode.
+
+
+class _Values(Function):
+    @staticmethod
+    def forward(nested: NestedTensor) -> Tensor:
+        return values_of(nested)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[NestedTensor], output: Tensor) -> None:  # Any: torch gives ctx no type
+        del output
+        ctx.set_materialize_grads(False)  # torch's zeros would not be jagged
+        ctx.raggedness = raggedness_of(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+        return None if grads[0] is None else nested_of(grads[0], ctx.raggedness)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        del ctx
+        return to_values(tangents[0])
+
+
+class _Nested(Function):
+    @staticmethod
+    def forward(values: Tensor, raggedness: Raggedness) -> Tensor:
+        return make_nested(values, raggedness)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Raggedness], output: Tensor) -> None:  # Any: as above
+        del output
+        ctx.set_materialize_grads(False)
+        ctx.raggedness = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, None]:
+        del ctx
+        return None if grads[0] is None else to_values(grads[0]), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return nested_of(tangents[0], ctx.raggedness)
+
+
+_to_values: Callable[..., Tensor] = direct_apply(_Values)
+_to_nested: Callable[..., Tensor] = direct_apply(_Nested)
+
+
+def to_values(nested: NestedTensor) -> Tensor:
+    """Return the values of a jagged tensor."""
+    return _to_values(nested)
+
+
+def nested_of(values: Tensor, raggedness: Raggedness) -> Tensor:
+    """Return the jagged tensor of some values."""
+    return _to_nested(values, raggedness)
 
 
 class OverValues:

@@ -6,32 +6,83 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from custom_autograd.autograd.reference import is_about_randomness
-from custom_autograd.calls.bind import Binder
-from custom_autograd.capabilities.vmap.quick_rule import find_quick_rule
+from torch import Tensor
+
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.named_tuples import results_in_order
-from custom_autograd.dispatch import mixed_devices
-from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.execution import current_device
+from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.reference import is_about_randomness
 from custom_autograd.registration import rule_types
-from custom_autograd.registration.called_by_position import check_signature, keywords_of, positional_of
 from custom_autograd.registration.capability import Capability, add, registered
-from custom_autograd.registration.dispatcher_library import implement
-from custom_autograd.registration.one_tuple import opened
+from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
+from custom_autograd.registration.rules import check_signature, keywords_of, positional_of
 from custom_autograd.registration.shorter_rules import take_all
-from custom_autograd.shapes.lookup import check_sizes, described_op
+from custom_autograd.schema.named_tuples import results_in_order
+from custom_autograd.shapes.rule import check_sizes, described_op
+from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import without_key
 from custom_autograd.torch_private.transforms import VmapLevel
-from custom_autograd.values.keeping import keep
 from custom_autograd.values.user_code import note_reference, noted
-from custom_autograd.values.validation import level_of
+from custom_autograd.values.validation import keep, level_of
 
 if TYPE_CHECKING:
     from custom_autograd.shapes.described import DescribedOp
+
+
+# Runs a registered vmap rule on tensors, one by one: the most common call, without binding or trees of values.
+#
+# Every other call goes to the general batching kernel (capability.py), which returns the same and raises the same
+# errors.
+
+
+def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    """Return what runs the rule that is registered now, for calls by position; it returns None for other calls.
+
+    Returns:
+        None if the op has no rule, a line of shapes, more than one output, or arguments of other kinds.
+    """
+    rule, schema = record.registrations.vmap, record.declaration.schema
+    if rule is None or described_op(record) is not None or schema.is_one_tuple or len(schema.outputs) != 1:
+        return None
+    if schema.outputs[0].type != "Tensor" or schema.outputs[0].alias_of is not None:
+        return None
+    for argument in schema.arguments:
+        if argument.is_keyword_only or argument.is_variadic or argument.is_converted or "[]" in argument.type:
+            return None
+    run, count = noted(record.name, rule), len(schema.arguments)
+
+    def quick(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != count:
+            return None
+        level, info = transforms.current_vmap()
+        pairs = [transforms.unwrap(one, level) if isinstance(one, Tensor) else (one, None) for one in args]
+        dims = tuple([dim for _, dim in pairs])
+        if dims.count(None) == count:
+            return None
+        with transforms.without_batching():
+            found = run(info, dims, *[value for value, _ in pairs])
+        if not _is_plain(found, info.batch_size):
+            from custom_autograd.capabilities.vmap.loop import BatchedResultReader  # loaded for the first
+
+            found = BatchedResultReader(record, rule, info.batch_size).read(found)
+        result, dim = found
+        return result if dim is None else transforms.wrap(result, dim, level)
+
+    return quick
+
+
+def _is_plain(found: Any, size: int) -> bool:  # Any: what a rule returned
+    """Return True for a tensor that has the batch where the rule says."""
+    if type(found) is not tuple or len(found) != 2:
+        return False
+    result, dim = found
+    return type(result) is Tensor and type(dim) is int and 0 <= dim < result.dim() and result.shape[dim] == size
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,7 +188,7 @@ def _described(record: OpRecord) -> DescribedOp | None:
     described = described_op(record)
     if described is None:
         return None
-    from custom_autograd.shapes.batching import can_be_batched  # loaded for ops with a line
+    from custom_autograd.shapes.cuts import can_be_batched  # loaded for ops with a line
 
     return described if can_be_batched(record.declaration) else None
 
@@ -165,7 +216,7 @@ def _by_line(
     described = _described(record)
     if described is None:
         return None
-    from custom_autograd.shapes.batching import group_of_batch, with_batch_in_front  # loaded for ops with a line
+    from custom_autograd.shapes.cuts import group_of_batch, with_batch_in_front  # loaded for ops with a line
 
     arguments = bind.converted(level.wrap(values, dims))
     line = described.line(arguments)
@@ -204,7 +255,7 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
             return NotImplemented
         if reference is record.reference():
             note_reference(error, record.name, reference)
-        explained = mixed_devices.explain(record, error, lambda: arguments)
+        explained = current_device.explain(record, error, lambda: arguments)
         if explained is not None:
             raise explained from error
         raise
@@ -220,7 +271,7 @@ def _by_rule(
     record: OpRecord, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Run the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
-    from custom_autograd.capabilities.vmap.batched_results import BatchedResultReader  # loaded for ops with a rule
+    from custom_autograd.capabilities.vmap.loop import BatchedResultReader  # loaded for ops with a rule
 
     schema = record.declaration.schema
     positional, keywords = bind.user_call(values)

@@ -36,7 +36,7 @@ inline bool has_own_arithmetic() {
   return std::all_of(names.begin(), names.end(), [](const auto& one) { return has_own_autograd(one[0], one[1]); });
 }
 
-inline PyObject* reader_of_code = nullptr;  // says whether a function is arithmetic: calls/arithmetic.py
+inline PyObject* reader_of_code = nullptr;  // says whether a function is arithmetic: execution/kernel_call.py
 
 // read_code_by(reader): sets it.
 inline PyObject* read_code_by(PyObject*, PyObject* reader) {

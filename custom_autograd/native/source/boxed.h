@@ -46,7 +46,7 @@ struct Boxed {
   bool is_refused;              // other kernels than those of devices have a say in a call
 };
 
-// Goes up whenever kernels may have been registered or withdrawn: see torch_private/registered_kernels.py.
+// Goes up whenever kernels may have been registered or withdrawn: see torch_private/definitions.py.
 inline uint64_t changes_of_kernels = 1;
 
 constexpr size_t MOST_BOXED = 32;  // arguments or results

@@ -1,6 +1,6 @@
 // Calls an op without the dispatcher and without a Python frame of our own, where that is known to be the same.
 //
-// Which calls those are is proven in Python (dispatch/direct_calls.py): a `Kind` here is one such proof, recognised by the
+// Which calls those are is proven in Python (execution/proofs.py): a `Kind` here is one such proof, recognised by the
 // dispatch keys, dtypes and devices of the tensors and by the modes of this thread. Every other call goes to the
 // `__call__` of the op's class, as if this file were not there.
 #include "node_type.h"

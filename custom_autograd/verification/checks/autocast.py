@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private.modes import DispatchMode
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.dispatch import DispatchMode
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference

@@ -13,9 +13,9 @@ from typing import Any
 
 from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, is_plain
 from custom_autograd.core.locations import unwrap
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Autocast, Registration, Rule
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private.compile_counter import compiled_backward
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.verification import compiled_backward
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

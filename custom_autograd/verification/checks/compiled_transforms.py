@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import (

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses
 from custom_autograd.verification.harness.base import (
     PASSED,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.samples import Sample, TensorLeaf
+from custom_autograd.schema.samples import Sample, TensorLeaf
 from custom_autograd.torch_private import verification
 from custom_autograd.values.validation import validation
 from custom_autograd.verification.harness.agreement import to_double

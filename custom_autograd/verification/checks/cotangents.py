@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from custom_autograd.core.samples import ExpectedError, Sample
+from custom_autograd.schema.samples import ExpectedError, Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import (
     PASSED,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (

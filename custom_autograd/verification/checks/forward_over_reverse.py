@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 from torch.autograd.gradcheck import GradcheckError
 
 from custom_autograd.core.errors import CustomAutogradError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

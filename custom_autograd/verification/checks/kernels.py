@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.agreement import compare_values, values_of
 from custom_autograd.verification.harness.base import Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.devices import has_device

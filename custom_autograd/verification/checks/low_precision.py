@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import refused, to_double, values_of
 from custom_autograd.verification.harness.base import (

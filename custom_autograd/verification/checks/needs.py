@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.rule_types import Gradient
-from custom_autograd.torch_private.observers import Watch
-from custom_autograd.torch_private.verification import Overload, arguments_of_overload, name_of_overload
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.verification import Overload, Watch, arguments_of_overload, name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of

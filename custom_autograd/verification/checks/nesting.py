@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

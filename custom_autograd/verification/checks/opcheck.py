@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

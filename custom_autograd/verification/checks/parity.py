@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.core.variant_schemas import INPLACE, OUT
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.schema import INPLACE, OUT
 from custom_autograd.verification.harness.agreement import find_gradient_difference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
 from custom_autograd.verification.harness.comparison import find_difference

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of

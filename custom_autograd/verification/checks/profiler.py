@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torch.profiler import ProfilerActivity, profile
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import function_of

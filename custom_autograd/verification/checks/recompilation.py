@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private.compile_counter import GraphCounter
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.verification import GraphCounter
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

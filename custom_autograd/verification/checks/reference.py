@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import compare_values, values_of, why_no_reference
 from custom_autograd.verification.harness.base import Check, Finding, failed, first_line

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.agreement import find_gradient_difference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
 from custom_autograd.verification.harness.differentiable import function_of, reference_of, vector_jacobian

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
 from custom_autograd.verification.harness.comparison import find_difference

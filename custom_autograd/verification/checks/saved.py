@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from custom_autograd.autograd.named_saving import without_policies
-from custom_autograd.core.samples import Sample, TensorFactory
+from custom_autograd.execution.named_saving import without_policies
+from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (

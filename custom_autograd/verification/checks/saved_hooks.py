@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line
 from custom_autograd.verification.harness.comparison import find_difference

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import accepted_sizes
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,

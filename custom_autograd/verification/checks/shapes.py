@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import ShapeError
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.lookup import described_op
+from custom_autograd.shapes.rule import described_op
 from custom_autograd.verification.harness.agreement import why_no_reference
 from custom_autograd.verification.harness.base import (
     PASSED,

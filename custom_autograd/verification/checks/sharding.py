@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.base import Check, Finding, skipped
 from custom_autograd.verification.harness.placed_calls import PlacedCalls
 from custom_autograd.verification.harness.ranks import RanksSharding, why_not, why_not_sample
@@ -26,7 +26,7 @@ class Sharding(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Skip ops without a line of shapes, and versions of torch that cannot play ranks."""
-        return why_not(target) or local_ranks.why_not()
+        return why_not(target) or collectives.why_not()
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for each combination of placements."""
@@ -34,5 +34,5 @@ class Sharding(Check):
         if reason is not None:
             yield skipped(reason)
             return
-        with local_ranks.played(RANKS) as mesh:
+        with collectives.played(RANKS) as mesh:
             yield from PlacedCalls(target, sample, mesh, limit=MOST).findings()

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.rule_types import Rule
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import rules_of_definition
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed

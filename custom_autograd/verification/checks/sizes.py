@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.agreement import (
     accepted_sizes,
     accepted_tile_sizes,

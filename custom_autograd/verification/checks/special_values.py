@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.dispatch.composition import find_composition
-from custom_autograd.torch_private.observers import Watch, Wrapped
-from custom_autograd.torch_private.operators import is_taken_apart
-from custom_autograd.torch_private.verification import name_of_overload
+from custom_autograd.execution.composition import find_composition
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.dispatch import is_taken_apart
+from custom_autograd.torch_private.verification import Watch, Wrapped, name_of_overload
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference

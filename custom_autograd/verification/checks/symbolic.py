@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
 from custom_autograd.torch_private.verification import fake_mode
 from custom_autograd.verification.harness.base import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of

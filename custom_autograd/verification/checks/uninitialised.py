@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import deterministic
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed

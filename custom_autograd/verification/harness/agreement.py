@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelUnavailable, ShapeError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import PASSED, Finding, find_refusal, first_line, skipped
 from custom_autograd.verification.harness.comparison import Difference, find_difference, widened

@@ -19,7 +19,7 @@ from custom_autograd.core.errors import (
     RegistrationError,
     VmapUnavailable,
 )
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.user_code import NoteError
 from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.targets import Target

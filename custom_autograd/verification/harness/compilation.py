@@ -9,8 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.core.conversions import GENERATOR_IN_GRAPH
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import fake_mode
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line, root_cause

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.notation import Item, Line
-from custom_autograd.shapes.sizes import Sizes
+from custom_autograd.shapes.unification import Sizes
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line
 from custom_autograd.verification.harness.slice_claims import MEAN, WHOLE, Broken, find_broken
 from custom_autograd.verification.harness.sliced_calls import (

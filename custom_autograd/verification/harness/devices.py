@@ -2,7 +2,7 @@
 
 import torch
 
-from custom_autograd.core.device_types import IMPORT_BACKEND
+from custom_autograd.core.devices import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
 
 

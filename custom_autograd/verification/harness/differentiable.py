@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator

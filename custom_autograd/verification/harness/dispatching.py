@@ -8,10 +8,10 @@ from typing import TypeAlias, cast
 
 import torch
 
-from custom_autograd.calls.bind import gather
-from custom_autograd.core.samples import Sample
-from custom_autograd.core.schema import Argument, Schema
+from custom_autograd.execution.bind import gather
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.torch_private.verification import Overload, arguments_of_overload
 
 Function: TypeAlias = Callable[..., object]

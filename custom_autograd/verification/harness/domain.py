@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 

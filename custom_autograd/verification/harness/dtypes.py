@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)

@@ -7,7 +7,7 @@ import torch
 
 from custom_autograd.core.errors import CustomAutogradError
 from custom_autograd.core.messages import quote
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line
 from custom_autograd.verification.harness.targets import Target

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.fakes import follows_fake
-from custom_autograd.shapes.notation import Item, Line
-from custom_autograd.shapes.placing import SizeMismatch, place
-from custom_autograd.shapes.sizes import Sizes
+from custom_autograd.shapes.described import DescribedOp, follows_fake
+from custom_autograd.shapes.notation import Item, Line, SizeMismatch, place
+from custom_autograd.shapes.unification import Sizes
 from custom_autograd.verification.harness.sliced_calls import Outcome, Values
 
 

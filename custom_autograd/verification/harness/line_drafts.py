@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from custom_autograd.core.samples import Sample, TensorLeaf
-from custom_autograd.core.schema import Argument
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample, TensorLeaf
+from custom_autograd.schema.schema import Argument
 from custom_autograd.shapes.contract import INTEGERS
 from custom_autograd.verification.harness.probing import Place, find_groups, shapes_of_outputs
 from custom_autograd.verification.harness.sliced_calls import values_of

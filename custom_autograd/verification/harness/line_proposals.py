@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.shapes.rule import Shapes

@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from custom_autograd.core.schema import Argument, Schema
-from custom_autograd.pytrees.argument_tree import ArgumentTree
-from custom_autograd.pytrees.fields import plain_fields
-from custom_autograd.registration.registrations import Registrations
-from custom_autograd.registration.rule_types import Gradient
+from custom_autograd.containers.argument_tree import ArgumentTree
+from custom_autograd.containers.fields import plain_fields
+from custom_autograd.registration.rule_types import Gradient, Registrations
+from custom_autograd.schema.schema import Argument, Schema
 
 
 @dataclass(frozen=True, slots=True)

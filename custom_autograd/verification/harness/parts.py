@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import NothingToCheckError
 from custom_autograd.verification.harness.differentiable import TensorFunction, differentiable_positions
 from custom_autograd.verification.harness.sweeps import subsets

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private import local_ranks
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
@@ -69,7 +69,7 @@ class PlacedCalls:
 
     def findings(self) -> Iterator[Finding]:
         """Yield one finding for each combination, and for each of those that are compiled."""
-        with local_ranks.one():
+        with collectives.one():
             try:
                 expected = self._expected()
             except GradientError as error:  # the forward is compared all the same
@@ -130,7 +130,7 @@ class PlacedCalls:
                 return skipped(f"{where}: {first_line(root)}")
             if how and is_limit_of_torch(error):
                 return skipped(f"{where}: a limit of torch: {first_line(root)}")
-            if local_ranks.is_unplayable(error):
+            if collectives.is_unplayable(error):
                 return skipped(f"{where}: torch cannot play this with slices of different sizes; --ranks can")
             return failed(f"with DTensors ({where}) it raises {first_line(error)}")
         if difference is None:
@@ -165,7 +165,7 @@ class PlacedCalls:
         wholes = [Replicate() if one.is_partial() else one for one in placements]
         whole = distribute_tensor(tensor.detach().clone(), self.mesh, wholes)
         part = whole.to_local() / parts if parts > 1 else whole.to_local()
-        local = local_ranks.on_all_ranks(part, self.mesh.size())
+        local = collectives.on_all_ranks(part, self.mesh.size())
         shape, stride = tensor.shape, tensor.contiguous().stride()
         return cast(
             "Tensor", DTensor.from_local(local, self.mesh, placements, run_check=False, shape=shape, stride=stride)
@@ -209,7 +209,7 @@ def _difference(found: Sequence[Tensor | None], expected: Sequence[Tensor | None
     for one, other, name in zip(found, expected, names, strict=True):
         if one is None and other is None:
             continue
-        whole = None if one is None else local_ranks.whole(one)
+        whole = None if one is None else collectives.whole(one)
         wholes.append(torch.zeros_like(cast("Tensor", other)) if whole is None else whole)
         others.append(torch.zeros_like(wholes[-1]) if other is None else other)
         labels.append(name)

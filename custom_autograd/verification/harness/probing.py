@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import ShapeError
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.targets import Target
 

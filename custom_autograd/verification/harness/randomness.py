@@ -14,7 +14,7 @@ from collections.abc import Iterator, Set
 
 import torch
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy

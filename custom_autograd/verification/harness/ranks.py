@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.shapes.lookup import described_op
+from custom_autograd.schema.samples import Sample
+from custom_autograd.shapes.rule import described_op
 from custom_autograd.verification.harness.base import Check, Finding, skipped
 from custom_autograd.verification.harness.placed_calls import Mesh, PlacedCalls
 from custom_autograd.verification.harness.randomness import is_random

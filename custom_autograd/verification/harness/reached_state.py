@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.code_names import is_filled, names_in
 from custom_autograd.core.locations import layers_of, unwrap
+from custom_autograd.core.signatures import is_filled, names_in
 from custom_autograd.registration.registry import record_of
 
 State = dict[tuple[str, str], object]

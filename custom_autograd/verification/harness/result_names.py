@@ -2,8 +2,8 @@
 
 import re
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.core.schema import Output
+from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.schema import Output
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 

@@ -13,7 +13,7 @@ import torch
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.locations import format_location
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import randomness
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped

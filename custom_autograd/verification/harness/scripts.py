@@ -10,8 +10,8 @@ from types import FunctionType, ModuleType
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration import registry
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target
 
 LARGEST_LITERAL = 4096  # elements

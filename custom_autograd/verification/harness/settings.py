@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.values.accelerators import accelerators_in_use
+from custom_autograd.values.random_state import accelerators_in_use
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.sweeps import resized, sizes_of
 
 LONGEST_SEARCH = 2.0  # s; a search that is cut short still gives a sample that fails

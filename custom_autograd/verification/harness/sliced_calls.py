@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.calls.bind import Binder, gather
-from custom_autograd.core.samples import Sample
-from custom_autograd.core.schema import Schema
-from custom_autograd.pytrees.op_adapter import adapter_of
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.execution.bind import Binder, gather
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.schema import Schema
 from custom_autograd.verification.harness.dispatching import call_overload, repeatable
 from custom_autograd.verification.harness.slices import Key
 

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.shapes.notation import Dim, Item, Line
-from custom_autograd.shapes.placing import Size, place
-from custom_autograd.shapes.sizes import Sizes
+from custom_autograd.shapes.notation import Dim, Item, Line, Size, place
+from custom_autograd.shapes.unification import Sizes
 
 Key: TypeAlias = tuple[str, int]
 """One tensor of a call: the name of the argument or the output, and its position in a list (0 if it is not one)."""

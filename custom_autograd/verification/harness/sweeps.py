@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 
 
 def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:

@@ -16,17 +16,16 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
+from custom_autograd.containers.argument_tree import ArgumentTree, refusal
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.samples import Sample, TensorFactory, TensorLeaf
-from custom_autograd.core.schema import Schema
-from custom_autograd.dispatch.generated import source_of
-from custom_autograd.pytrees.argument_tree import ArgumentTree
-from custom_autograd.pytrees.call_source import refusal
-from custom_autograd.pytrees.op_adapter import adapter_of
-from custom_autograd.pytrees.treespecs import MisfitError
+from custom_autograd.execution.generated import source_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample, TensorFactory, TensorLeaf
+from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.sampling import find_samples
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher

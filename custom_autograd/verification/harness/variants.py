@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.named_arguments import TargetArgument
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, pinned_sizes, resized, sizes_of
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.samples import Sample
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import find_refusal, first_line

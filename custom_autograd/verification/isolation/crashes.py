@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from custom_autograd.core.locations import format_location
-from custom_autograd.kernels.commands import end_of
+from custom_autograd.kernels.compilers import end_of
 from custom_autograd.verification.report import Result
 
 LOST_DEVICE = "a kernel met an index beyond its tensor on the device, on which nothing runs in this process afterwards"

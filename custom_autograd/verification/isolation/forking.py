@@ -29,7 +29,7 @@ from typing import IO, NoReturn, TypeAlias
 import torch
 
 from custom_autograd.torch_private import guards
-from custom_autograd.values.accelerators import accelerators_in_use
+from custom_autograd.values.random_state import accelerators_in_use
 
 Tell: TypeAlias = Callable[[object], None]
 """Sends one picklable object to the parent."""

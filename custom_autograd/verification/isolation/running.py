@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from custom_autograd.core.samples import Sample
-from custom_autograd.torch_private import preloading
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.scripts import script_of
@@ -32,7 +32,7 @@ def run(case: runner.Case, checks: Sequence[Check], *, seed: int = 0) -> Report:
         stack of Python on standard error.
     """
     if is_sound():
-        preloading.load_for({check.group for check in checks} | {check.name for check in checks})
+        verification.load_for({check.group for check in checks} | {check.name for check in checks})
         with contextlib.suppress(CannotForkError):
             return _run_forked(case, checks, seed)
     with loud():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from custom_autograd.core.samples import Sample
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on

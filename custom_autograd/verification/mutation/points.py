@@ -21,8 +21,7 @@ from custom_autograd.registration import registry
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
-from custom_autograd.registration.rule_names import META, NEEDS, special_names
-from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, Jvp
+from custom_autograd.registration.rule_types import META, NEEDS, Backward, DropIn, Gradient, Jvp, special_names
 from custom_autograd.torch_private import definitions, verification
 from custom_autograd.verification.harness.targets import target_of
 

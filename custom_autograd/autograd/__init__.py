@@ -1,1 +1,0 @@
-"""How an op is differentiated: the plan, the generated Function, and what its forward and backward run."""

@@ -1,0 +1,311 @@
+"""A function whose arguments or results are containers -> its flat op, and the source of a call of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from types import GenericAlias
+from typing import Any, NoReturn
+
+from custom_autograd.containers.basic_leaf_types import Kind
+from custom_autograd.containers.fields import Free, Node, Plain, Record, Results, all_nodes, check_hidden, results_of
+from custom_autograd.containers.leaf_types import UnknownKindError, kind_of, letters
+from custom_autograd.containers.named_fields import find_record
+from custom_autograd.containers.treespecs import MisfitError
+from custom_autograd.core.errors import KernelError
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.registration.shorter_rules import Parameters
+from custom_autograd.schema.annotations import Written, resolve
+from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.schema import TENSOR_TYPES
+from custom_autograd.schema.types import find_argument_type
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentTree:
+    """The structure of one op.
+
+    Attributes:
+        signature: of the function, as its author wrote it.
+        inputs: its parameters, in order.
+        results: its results, or None if the schema can say them itself.
+        flat: signature and annotations of the flat op.
+    """
+
+    signature: inspect.Signature
+    inputs: tuple[Node, ...]
+    results: Results | None
+    flat: Written
+
+    def ordered(self) -> tuple[list[Node], list[Node]]:
+        """Return the parameters that are given by position, and the keyword-only ones."""
+        rows = list(zip(self.inputs, self.signature.parameters.values(), strict=True))
+        positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
+        return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
+
+    def own_names(self) -> tuple[list[str], list[str]]:
+        """Return the names of both."""
+        positional, keywords = self.ordered()
+        return [node.name for node in positional], [node.name for node in keywords]
+
+    def parameters(self) -> Parameters:
+        """Return the same, with their defaults."""
+        rows = self.signature.parameters.values()
+        defaults = {row.name: row.default for row in rows if row.default is not row.empty}
+        return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
+
+    def structures(self) -> list[str]:
+        """Return the flat names of the texts of the structures that vary."""
+        return [node.text for node in all_nodes(self.inputs) if isinstance(node, Free)]
+
+    def is_plain(self, position: int) -> bool:
+        """Return True if the parameter at a position is not a container."""
+        return isinstance(self.inputs[position], Plain)
+
+    def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return what the author's own function is called with, from values by flat name."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            value = node.give(flat.__getitem__)
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += list(value)
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                keywords[node.name] = value
+            else:
+                positional.append(value)
+        return positional, keywords
+
+    def flat_call(self, /, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return what the flat op is called with, defaults filled in.
+
+        Raises:
+            MisfitError: an argument is not what was declared.
+        """
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
+            values = node.take(bound.arguments[node.name])
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                keywords.update(zip(node.flat(), values, strict=True))
+            else:
+                positional += values
+        return positional, keywords
+
+    def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the flat op in the signature that its author declared."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            positional, keywords = self.flat_call(*args, **kwargs)
+            return flat(*positional, **keywords)
+
+        return call
+
+    def flat_names(self, name: str) -> tuple[str, ...]:
+        """Return the flat tensors behind a name or a path; the name itself if there are none."""
+        results = () if self.results is None else self.results.nodes
+        for node in all_nodes((*self.inputs, *results)):
+            if name in (node.name, node.path):
+                found = tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
+                return found or (node.name,)
+        return (name,)
+
+
+def _holds_tensors(annotation: Any) -> bool:
+    found = find_argument_type(annotation)
+    return found is not None and found.spelling in TENSOR_TYPES
+
+
+def find_argument_tree(
+    types: dict[str, Any], signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal
+) -> ArgumentTree | None:
+    """Return the structure of a function's arguments and results, or None if there is none.
+
+    Raises:
+        DeclarationError: a container holds what cannot travel.
+    """
+    inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
+    results = results_of(types.get("return"), options, refuse)
+    if results is None and all(isinstance(node, Plain) for node in inputs):
+        return None
+    _check_distinct(inputs, refuse)
+    check_hidden(results, options, refuse)
+    return ArgumentTree(signature, inputs, results, _flattened(signature, inputs, results, types))
+
+
+def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
+    name = parameter.name
+    if name not in types:
+        return Plain(name, name, parameter.empty)
+    annotation = types[name]
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        several: Any = GenericAlias(list, (annotation,))
+        annotation = several if find_argument_type(several) else GenericAlias(tuple, (annotation, ...))
+    return _node(name, name, annotation, (), refuse)
+
+
+def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse: Refusal) -> Node:
+    annotation = resolve(annotation)
+    if find_argument_type(annotation) is not None:
+        return Plain(name, path, annotation, None if path == name else _kind(annotation))
+    record = find_record(annotation)
+    if (
+        record is not None
+        and record.cls not in above
+        and all(key.isidentifier() or key.isdigit() for key in record.keys)
+    ):
+        inside = (*above, record.cls) if record.style in ("fields", "dataclass") else above
+        fields = [
+            _node(f"{name}_{key}", path + record.path(index), one, inside, refuse)
+            for index, (key, one) in enumerate(zip(record.keys, record.annotations, strict=True))
+        ]
+        return Record(name, path, record, tuple(fields))
+    if annotation in (Any, object):
+        return Plain(name, path, annotation)
+    try:
+        kind = kind_of(annotation)
+        return Free(name, path, kind, frozenset(letters(kind)))
+    except UnknownKindError:
+        if not above and path == name:
+            return Plain(name, path, annotation)  # refused where the schema is inferred
+        raise refuse(
+            f"'{path}' has an annotation that is not supported",
+            expected="tensors, numbers, strings, dtypes, Enums, and containers of those",
+            found=inspect.formatannotation(annotation),
+            do="change the annotation, or leave it out of the container",
+        ) from None
+
+
+def _kind(annotation: Any) -> Kind | None:
+    """Return the kind of a field, or None if there is none for its annotation."""
+    try:
+        return kind_of(annotation)
+    except UnknownKindError:
+        return None
+
+
+def _flattened(
+    signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
+) -> Written:
+    """Return what the flat op is declared with; it has no defaults, which the call above it fills in."""
+    parameters, annotations = [], dict[str, Any]()
+    for node, parameter in zip(inputs, signature.parameters.values(), strict=True):
+        kind = parameter.KEYWORD_ONLY if parameter.kind is parameter.KEYWORD_ONLY else parameter.POSITIONAL_OR_KEYWORD
+        for name, annotation in node.flat().items():
+            annotations[name] = annotation
+            parameters.append(inspect.Parameter(name, kind, annotation=annotation))
+    returned = types.get("return", inspect.Signature.empty)
+    if results is not None:
+        returned = results.flat_annotation()
+    annotations["return"] = returned
+    plain = {name: resolve(annotation) for name, annotation in annotations.items()}
+    return Written(inspect.Signature(parameters, return_annotation=returned), plain)
+
+
+def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
+    owners: dict[str, str] = {}
+    for node in all_nodes(inputs):
+        for name in () if isinstance(node, Record) else node.flat():
+            other = owners.setdefault(name, node.path)
+            if other != node.path:
+                raise refuse(
+                    f"'{node.path}' and '{other}' both travel under the name '{name}'",
+                    expected="one name for each tensor: of a container, its own and that of the place",
+                    do=f"rename '{node.path}' or '{other}'",
+                )
+
+
+def flat_options(options: DeclarationOptions, tree: ArgumentTree) -> DeclarationOptions:
+    """Return the declaration options, said of the flat op."""
+    mutates = options.mutates
+    if not isinstance(mutates, str):
+        mutates = tuple(flat for name in mutates for flat in tree.flat_names(name))
+    return replace(
+        options,
+        mutates=mutates,
+        outputs=options.outputs if tree.results is None else tree.results.flat_names(),
+        hidden=tuple(flat for name in options.hidden for flat in tree.flat_names(name)),
+        non_differentiable=tuple(flat for name in options.non_differentiable for flat in tree.flat_names(name)),
+    )
+
+
+def parameters(signature: inspect.Signature, *, rest: str) -> str:
+    """Return source of a parameter list; a default is written `$default$<name>`.
+
+    Args:
+        signature: of what the author declared.
+        rest: what takes further positional arguments, unless a parameter does.
+    """
+    parts, was_starred, previous = [], False, None
+    for parameter in signature.parameters.values():
+        if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
+            parts.append("/")
+        if parameter.kind is parameter.KEYWORD_ONLY and not was_starred:
+            parts.append(f"*{rest}")
+            was_starred = True
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        was_starred = was_starred or bool(star)
+        default = "" if parameter.default is parameter.empty else f"=$default${parameter.name}"
+        parts.append(f"{star}{parameter.name}{default}")
+        previous = parameter
+    if previous is not None and previous.kind is previous.POSITIONAL_ONLY:
+        parts.append("/")
+    return ", ".join(parts if was_starred or not rest else [*parts, f"*{rest}"])
+
+
+def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
+    """Return the source of the call of one op, line by line.
+
+    Args:
+        tree: its structure.
+        name: of the op.
+        head: what it is called.
+        first: the parameter before the op's own, or nothing.
+    """
+    taken, passed = [], [first] if first else []
+    for node, parameter in zip(tree.inputs, tree.signature.parameters.values(), strict=True):
+        names = list(node.flat())
+        if not isinstance(node, Plain):
+            taken.append(f"            {', '.join(names)}, = $take${node.name}({node.name})")
+        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
+        passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
+    own = parameters(tree.signature, rest="$more")
+    before = "" if not first else f"{first}, " if "/" in own else f"{first}, /, "
+    body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
+    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in tree.signature.parameters.values()):
+        body += ["    if $more:", "        $refuse_more($more)"]
+    if taken:
+        body += ["    try:", *[line[4:] for line in taken]]
+        body += ["    except $MisfitError as $error:", "        $refuse($error)"]
+    call = f"$flat({', '.join(passed)})"
+    return [*body, f"    return {call if tree.results is None else f'$give({call})'}"]
+
+
+def refusal(name: str, location: str, error: MisfitError) -> KernelError:
+    """Return the error that says which argument, or which field of one, is not what was declared."""
+    path = error.path if "'" in error.path else f"'{error.path}'"
+    problem = f"argument {path} is not what was declared"
+    facts = {
+        "expected": error.expected,
+        "found": error.found,
+        "declared": location,
+        "do": error.advice or f"pass {error.expected} as {path}",
+    }
+    return KernelError(name, problem, **facts)
+
+
+def values(tree: ArgumentTree, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:
+    """Return what that source uses, by name (Any: functions and defaults)."""
+
+    def refuse(error: MisfitError) -> NoReturn:
+        raise refusal(name, location, error) from None
+
+    found: dict[str, Any] = {f"take${node.name}": node.take for node in tree.inputs}
+    for parameter in tree.signature.parameters.values():
+        if parameter.default is not parameter.empty:
+            found[f"default${parameter.name}"] = parameter.default
+    found.update(MisfitError=MisfitError, refuse=refuse, flat=flat)
+    return found if tree.results is None else {**found, "give": tree.results.give}

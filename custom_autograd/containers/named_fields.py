@@ -1,0 +1,224 @@
+"""Containers with a fixed set of fields, and whether a declared function may have any containers."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.messages import quote
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.annotations import Written, hints_of, is_class
+from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.named_tuples import by_fields, find_misplaced
+from custom_autograd.schema.types import find_argument_type, find_return_spelling
+from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
+
+if TYPE_CHECKING:
+    from custom_autograd.containers.argument_tree import ArgumentTree
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """One such container.
+
+    Attributes:
+        cls: the class of its values; `dict` for a TypedDict.
+        style: "fields" (NamedTuple), "dataclass", "keys" (TypedDict), "items" (tuple) or "slice".
+        keys: the names of the fields, or their indices as text.
+        annotations: of each field.
+        label: what a message calls it.
+    """
+
+    cls: type
+    style: str
+    keys: tuple[str, ...]
+    annotations: tuple[Any, ...]  # Any: annotations have no type of their own
+    label: str
+
+    @property
+    def has_names(self) -> bool:
+        """Return True if names can be made of all its keys."""
+        return all(key.isidentifier() or key.isdigit() for key in self.keys)
+
+    def path(self, index: int) -> str:
+        """Return the key path of a field in messages: `.weight`, `['k']` or `[0]`."""
+        key = self.keys[index]
+        if self.style == "keys":
+            return f"[{key!r}]"
+        return f"[{key}]" if self.style == "items" else f".{key}"
+
+    def read(self, value: Any) -> tuple[Any, ...] | None:
+        """Return the value of each field, or None if the value is something else."""
+        if self.style == "items":
+            return tuple(value) if is_plain(value, (tuple, list)) and len(value) == len(self.keys) else None
+        if self.style == "keys":
+            is_same = is_plain(value, dict) and len(value) == len(self.keys)
+            return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
+        if type(value) is not self.cls or self._extra_attributes(value):
+            return None
+        return tuple([getattr(value, key) for key in self.keys])
+
+    def _extra_attributes(self, value: Any) -> list[str]:
+        """Return the attributes of an instance that are not fields, and that its class does not compute."""
+        if self.style != "dataclass" or not hasattr(value, "__dict__"):
+            return []
+        if torch.compiler.is_dynamo_compiling() and not TRACES_ATTRIBUTES:
+            return []
+        return [name for name in value.__dict__ if name not in self.keys and not hasattr(self.cls, name)]
+
+    def describe(self, value: Any) -> str:
+        """Return what a message calls a value that is not such a container."""
+        if type(value) is self.cls and self.style == "dataclass":
+            return f"one with attributes beside its fields: {quote(self._extra_attributes(value))}"
+        if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
+            return f"{type(value).__name__}, a subclass, of which the op would see less"
+        return describe(value)
+
+    def make(self, values: Sequence[Any]) -> Any:
+        """Make a value of the class with these fields, as they are: `__init__` and `__post_init__` have run."""
+        return slice(*values) if self.style == "slice" else self.make_plain(values)
+
+    def make_plain(self, values: Sequence[Any]) -> Any:
+        """Return the same shape with other fields, such as gradients; no code of its author runs."""
+        if self.style == "keys":
+            return dict(zip(self.keys, values, strict=True))
+        if self.style == "fields":
+            return self.cls._make(values)  # type: ignore[attr-defined]  # a NamedTuple has it
+        if self.style != "dataclass":
+            return tuple(values)
+        made: Any = object.__new__(self.cls)
+        for key, value in zip(self.keys, values, strict=True):
+            object.__setattr__(made, key, value)
+        return made
+
+    def read_loosely(self, value: Any) -> dict[str, Any] | None:
+        """Return what a rule gave for it, by key: from an instance, a dict or a sequence; None if none of them."""
+        found = self.read(value)
+        if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
+            return dict(value)
+        is_row = isinstance(value, (tuple, list)) and len(value) == len(self.keys)
+        if found is None and is_row and find_misplaced(self.keys, value) is None:
+            found = tuple(by_fields(self.keys, value))
+        return None if found is None else dict(zip(self.keys, found, strict=True))
+
+
+@constant_in_graphs
+def find_record(annotation: Any) -> RecordType | None:
+    """Return the container of an annotation, or None."""
+    if typing.get_origin(annotation) is tuple:
+        items = typing.get_args(annotation)
+        if items in ((), ((),)) or Ellipsis in items:
+            return None
+        return RecordType(tuple, "items", tuple(map(str, range(len(items)))), items, f"a tuple of {len(items)}")
+    if annotation is slice:
+        return RecordType(slice, "slice", ("start", "stop", "step"), (int | None,) * 3, "a slice")
+    if not is_class(annotation):
+        return None
+    if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
+        hints = hints_of(annotation)
+        return RecordType(dict, "keys", tuple(hints), tuple(hints.values()), _keys(tuple(hints)))
+    return _find_class(annotation)
+
+
+def _find_class(cls: type) -> RecordType | None:
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        hints = hints_of(cls)
+        keys: tuple[str, ...] = getattr(cls, "_fields", ())
+        return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
+    if dataclasses.is_dataclass(cls):
+        hints = hints_of(cls)
+        keys = tuple(field.name for field in dataclasses.fields(cls))
+        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys))
+    return None
+
+
+def _label(cls: type, keys: tuple[str, ...]) -> str:
+    name = cls.__qualname__.rpartition("<locals>.")[2]
+    return f"{name}({', '.join(keys)})"
+
+
+def _keys(keys: tuple[str, ...]) -> str:
+    return f"a dict with the keys {', '.join(map(repr, keys))}"
+
+
+def is_union(annotation: Any) -> bool:
+    """Return True if an annotation is a union, written either way."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+PLAIN = (dict, OrderedDict, defaultdict, list, tuple, torch.Size)
+
+
+def is_plain(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Return True if a value is a container of Python's: a subclass may look things up otherwise, or have attributes.
+
+    A NamedTuple is a tuple, and so is what torch.max returns.
+    """
+    is_row = isinstance(value, tuple) and (hasattr(value, "_fields") or hasattr(value, "n_fields"))
+    return isinstance(value, kinds) and (type(value) in PLAIN or is_row)
+
+
+def find_subclassed(value: Any) -> str | None:
+    """Return the name of the container of Python that a value's class changes, or None if it changes none."""
+    if is_plain(value, object):
+        return None
+    return next((kind.__name__ for kind in (dict, list, tuple) if isinstance(value, kind)), None)
+
+
+def advise_plain(value: Any) -> str | None:
+    """Return what to do about an instance of a subclass of a container of Python; None for any other value."""
+    base = find_subclassed(value)
+    return None if base is None else f"make it a plain {base}: {base}(...)"
+
+
+def describe(value: Any) -> str:
+    """Return what a message calls a value that does not fit."""
+    if isinstance(value, Tensor):
+        return "a tensor"
+    base = find_subclassed(value)
+    if base is not None:
+        return f"{type(value).__name__}, a subclass of {base}, of which the op would see less"
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(map(repr, value))}" if value else "an empty dict"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__}: {str(value)[:60]}"
+
+
+def find_tree(written: Written, options: DeclarationOptions, refuse: Refusal) -> ArgumentTree | None:
+    """Return the structure of a function's arguments and results, or None if none of them is a container.
+
+    Raises:
+        DeclarationError: a container holds what cannot travel.
+    """
+    if options.schema is not None or written.signature is None:  # what is wrong with it is said by inference.py
+        return None
+    if _returns_tensors(written) and _takes_plain_values(written, written.signature):
+        return None
+    from custom_autograd.containers.argument_tree import find_argument_tree  # imported where there may be containers
+
+    return find_argument_tree(written.annotations, written.signature, options, refuse)
+
+
+def _takes_plain_values(written: Written, signature: inspect.Signature) -> bool:
+    """Return True if the schema knows each parameter; `*args` may be a tuple that it does not know."""
+    return all(
+        parameter.kind is not parameter.VAR_POSITIONAL
+        and (name not in written.annotations or find_argument_type(written.annotations[name]) is not None)
+        for name, parameter in signature.parameters.items()
+    )
+
+
+def _returns_tensors(written: Written) -> bool:
+    """Return True if the schema knows the result, or each one of a tuple."""
+    returned = written.annotations.get("return")
+    parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
+    return returned is None or all(find_return_spelling(part) is not None for part in parts)

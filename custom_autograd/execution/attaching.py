@@ -1,0 +1,160 @@
+"""What is registered with the dispatcher for every op: backends, Autograd, version counters.
+
+The registered functions look up the generated code of the op at each call, because the dispatcher cannot swap a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from custom_autograd.execution import composition
+from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.current_device import MixedDevices, OnDevice, are_on_the_host, has_accelerator
+from custom_autograd.execution.generated import DispatchedCalls, generated_code_of
+from custom_autograd.execution.proofs import Prover
+from custom_autograd.registration.capability import Capability, overriding
+from custom_autograd.registration.dispatcher_library import implement, opened
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.schema import Schema
+from custom_autograd.torch_private import dispatch
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import are_lazy_bits_ignored
+from custom_autograd.torch_private.guards import torch_dispatch_modes
+from custom_autograd.values.validation import keep
+
+when_called: list[Callable[[OpRecord], None]] = []
+"""Called with an op at its first call by way of the dispatcher, and at the next after each change."""
+
+
+def attach(record: OpRecord) -> None:
+    """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
+    if record.proofs is None:
+        record.proofs = Prover(record)
+    if record.dispatched is None or record.is_traced:  # a new function makes compiled callers trace the new rules
+        record.dispatched = DispatchedCalls(record)
+    record.kernels.around = OnDevice()
+    implement(record, "CompositeExplicitAutograd", _backend(record, None))
+    for device_type in record.kernels:
+        if device_type is not None:
+            attach_device(record, device_type)
+    autograd = composition.autograd if composition.may_compose(record) else _autograd
+    implement(record, "Autograd", autograd(record), with_keyset=True)
+    if record.declaration.schema.mutated_arguments:
+        implement(record, "ADInplaceOrView", _versioning(record), with_keyset=True)
+    if record.declaration.schema.is_view:
+        implement(record, "Functionalize", composition.functionalize(record))
+        _note_views(record)
+
+
+def _note_views(record: OpRecord) -> None:
+    """Let PyTorch note the output of a drop-in op as a view of the input, whatever class of tensor made it.
+
+    PyTorch does so for one tensor and one output. A view without gradient rules is composed: see composition.py.
+    """
+    schema = record.declaration.schema
+    is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
+    if is_one and record.registrations.drop_in is not None and "views" not in record.attached:
+        assert record.library is not None
+        dispatch.note_views(record.library, record.dispatcher_name.qualifier)
+        record.attached.add("views")
+
+
+def attach_device(record: OpRecord, device_type: str) -> None:
+    """Register the kernel of one device type.
+
+    Raises:
+        RuntimeError: torch has no such device type.
+    """
+    implement(record, dispatch.key_of_device(device_type), _backend(record, device_type))
+    if not record.declaration.schema.tensor_arguments:
+        device = next((a.name for a in record.declaration.schema.device_arguments), None)
+        if device is not None:
+            implement(record, "BackendSelect", _backend_select(record, device), with_keyset=True)
+
+
+def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
+    mixed, road = MixedDevices(record), record.road
+    is_default = device_type is None and has_accelerator()
+
+    @outside_compilation
+    def backend(*args: Any, **kwargs: Any) -> Any:
+        key = "cpu" if is_default and not kwargs and are_on_the_host(args) else device_type
+        run = road.kernels.get(key)
+        if run is None:
+            if device_type not in record.kernels:
+                raise mixed.unserved(args, kwargs)
+            run = keep(road, "kernels", key, lambda: generated_code_of(record).kernel_of(key))
+            for listener in when_called:
+                listener(record)
+        try:
+            # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
+            if are_lazy_bits_ignored():
+                return dispatch.heed_lazy_bits(run, *args, **kwargs)
+            return run(*args, **kwargs)
+        except (RuntimeError, ValueError) as error:
+            explained = mixed.explain(error, args, kwargs)
+            if explained is not None:
+                raise explained from error
+            raise
+
+    return backend
+
+
+def _autograd(record: OpRecord) -> Callable[..., Any]:
+    road, noting = record.road, overriding(record.capabilities, Capability.after_call)
+
+    def find() -> Callable[..., Any]:
+        return generated_code_of(record).autograd
+
+    @outside_compilation
+    def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        run = road.autograd.get(None) or keep(road, "autograd", None, find)
+        try:
+            result = run(keyset, *args, **kwargs)
+        except (TypeError, NotImplementedError) as error:
+            values = [*args, *kwargs.values()]
+            if not any(capability.explain(record, error, values) for capability in record.capabilities):
+                raise
+            result = find()(keyset, *args, **kwargs)
+        if torch_dispatch_modes():
+            for capability in noting:
+                capability.after_call(record, args, kwargs, result)
+        return result
+
+    return autograd
+
+
+def _versioning(record: OpRecord) -> Callable[..., Any]:
+    """Count the writes after they were made, so that a mode that watches saved tensors sees the old version first."""
+    schema: Schema = record.declaration.schema
+    bind = Binder(schema)
+
+    def versioning(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if torch_dispatch_modes():
+            for capability in record.capabilities:
+                capability.before_write(record)
+        result = dispatch.redispatch(opened(record), keyset & dispatch.BELOW_VERSIONING, *args, **kwargs)
+        values = bind.raw(*args, **kwargs)
+        for argument in schema.mutated_arguments:
+            dispatch.increment_version(values[argument.name])
+        return result
+
+    return versioning
+
+
+def _backend_select(record: OpRecord, device: str) -> Callable[..., Any]:
+    """Return the kernel that sends an op without tensors where its device argument says."""
+    bind = Binder(record.declaration.schema)
+
+    def backend_select(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        del keyset
+        chosen = torch.device(bind.raw(*args, **kwargs)[device] or "cpu")
+        if chosen.type not in record.kernels and None not in record.kernels:
+            raise record.kernels.missing(chosen.type)
+        key = dispatch.key_of_device(chosen.type)
+        return dispatch.redispatch(opened(record), dispatch.key_set(key), *args, **kwargs)
+
+    return backend_select

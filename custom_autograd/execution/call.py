@@ -1,0 +1,309 @@
+"""Generates `call`, what `op(...)` runs, and `kernel`, the kernel of a backend; and results that are inputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.execution import kernel_call, refusals
+from custom_autograd.execution.kernel_call import write_reading
+from custom_autograd.execution.source import (
+    Source,
+    call_kernel,
+    compile_source,
+    own_names,
+    pass_on,
+    refuse_more,
+    signature,
+    tuple_of,
+    values_of,
+    write_conversions,
+)
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.arguments import error_of_type
+from custom_autograd.schema.schema import Schema
+from custom_autograd.torch_private import guards
+from custom_autograd.torch_private.compiler import is_tracing
+from custom_autograd.torch_private.functions import alias_of
+from custom_autograd.torch_private.storages import may_share
+from custom_autograd.torch_private.transforms import is_forward_mode, is_transforming
+
+if TYPE_CHECKING:
+    from custom_autograd.containers.argument_tree import ArgumentTree
+
+
+# Results that are an input: `aliases={"out": "x"}` lets a kernel return its input as it is.
+#
+# The dispatcher, and graphs that hold the op, must see new memory, so that a kernel at its key returns a copy.
+# `op(...)` alone, in a plain call, spares it: the result is then a view of the input, which autograd knows as one. What
+# is written to it reaches the input, or is refused where a gradient would be lost.
+
+
+class _Here(threading.local):
+    is_wanted = False
+
+
+_here = _Here()
+
+
+def want() -> None:
+    """Let the kernel that runs next in this thread return an input without a copy, if the call is plain."""
+    is_watched = is_transforming() or guards.torch_dispatch_modes() or guards.torch_function_modes()
+    _here.is_wanted = not is_watched and not is_forward_mode()
+
+
+def drop() -> None:
+    """Take that back."""
+    _here.is_wanted = False
+
+
+def share_or_copy(_: str, tensor: Tensor) -> Tensor:
+    """Return what a kernel at its dispatch key returns for an input."""
+    is_wanted, _here.is_wanted = _here.is_wanted, False
+    return alias_of(tensor) if is_wanted else tensor.clone()
+
+
+def as_input(output: Tensor, given: Tensor, *, is_saved: bool) -> Tensor:
+    """Return what a node's forward returns: the input itself for its memory, of which autograd makes a view.
+
+    A copy, if the node saves it: what is written to the view would change what the backward reads.
+    """
+    if output is None or not may_share(output, given):
+        return output
+    return output.clone() if is_saved else given
+
+
+def as_view(output: Tensor, given: Tensor) -> Tensor:
+    """Return what a call that records nothing returns: a view of the input for its memory."""
+    if output is None or not may_share(output, given):
+        return output
+    if not given.requires_grad:
+        return given.view_as(given)
+    view: Tensor = guards.without_grad_mode(_cut_off_view, given)
+    return view
+
+
+def _cut_off_view(tensor: Tensor) -> Tensor:
+    """Return a view that refuses to be written to, because grad mode is off, and needs no gradient."""
+    return tensor.detach().view_as(tensor)
+
+
+NAMES = {"want_shared": want, "drop_shared": drop, "as_input": as_input, "as_view": as_view}
+"""What generated source calls."""
+
+
+def make_call(record: OpRecord, overload: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Make the call through the dispatcher. It follows from the schema alone, so rules may change without it.
+
+    Any: takes and returns what the schema says, here and below.
+    """
+    helpers = {
+        "overload": overload,
+        "output": record.output,
+        **refusals.helpers(record.declaration),
+        "is_compiling": torch.compiler.is_compiling,
+        "named_tuple": record.declaration.schema.named_tuple,
+    }
+    return _compile(record, _source(record, write_call), "call", helpers)
+
+
+def make_public_call(record: OpRecord) -> Callable[..., Any]:
+    """Return what `op(...)` runs. It follows from the schema alone, too."""
+    helpers = {
+        **refusals.helpers(record.declaration),
+        "entry": record,
+        **NAMES,
+        "profiler": torch.autograd.profiler,
+        "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
+        "is_compiling": torch.compiler.is_compiling,
+        "refuse_more": refuse_more(record.name, [(a.kind, a.has_default) for a in record.declaration.schema.arguments]),
+        "refuse_type": _refuse_type(record),
+        "named_tuple": record.declaration.schema.named_tuple,
+    }
+    return _outside(record, _compile(record, _source(record, write_public_call), "op", helpers), "op", "$self")
+
+
+def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
+    """Return what raises KernelError for an exception of the dispatcher about the type of an argument of this op."""
+
+    def refuse(error: Exception) -> None:
+        examples = {argument.name: argument.example for argument in record.declaration.schema.arguments}
+        operator = str(record.dispatcher_name).partition(".")[0]
+        told = error_of_type(record.declaration.origin(), operator, error, examples)
+        if told is not None:
+            raise told from None
+
+    return refuse
+
+
+def make_traced(record: OpRecord, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `op(...)` runs while Dynamo traces it."""
+    return _outside(record, call, "call", "")
+
+
+def _outside(record: OpRecord, flat: Callable[..., Any], name: str, first: str) -> Callable[..., Any]:
+    """Return the same call for an op whose author sees containers; any other call as it is."""
+
+    def around(tree: ArgumentTree, inner: Callable[..., Any]) -> Callable[..., Any]:
+        from custom_autograd.execution import container_call  # imported for ops with containers
+
+        return container_call.make_call(record, tree, inner, name, first)
+
+    return adapter_of(record.declaration).around(flat, around)
+
+
+def publish(record: OpRecord) -> None:
+    """Give the classes of the op's handles the `__call__` that is generated for the op, once.
+
+    Before the first eager call, or before a compiler has seen the op: Dynamo guards on the code of `__call__`, and
+    would compile every caller again.
+    """
+    with record.lock:  # other threads may do the same
+        for handle in list(record.uncalled):
+            type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
+            record.uncalled.discard(handle)
+    if record.proofs is not None:
+        record.proofs.take_over()
+
+
+def make_ready(record: OpRecord) -> None:
+    """Publish the op when its fake is asked before its first eager call, but not in the midst of a trace.
+
+    Dynamo starts a trace again after a graph break, and has to meet the same frames: then `__call__` stays as it is.
+    """
+    if not is_tracing():
+        publish(record)
+    elif record.call_behind is None:
+        record.call_behind = make_public_call(record)
+
+
+def _compile(record: OpRecord, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
+    values = {**helpers, **values_of(record.declaration)}
+    namespace = compile_source(source.text, f"{record.name} {name}", source.namespace(values))
+    call: Callable[..., Any] = namespace[source.own(name)]
+    call.__qualname__ = record.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
+    return call
+
+
+def call_source(record: OpRecord) -> str:
+    """Return the generated source of both, under a heading."""
+    declaration = record.declaration
+    heading = (
+        f"# {declaration.name}, generated by custom_autograd from its schema and rules ({declaration.location})\n"
+        f"# {declaration.name}{declaration.schema.text}\n"
+    )
+    inside = [_source(record, write).text for write in (write_public_call, write_call)]
+    texts = adapter_of(declaration).around(inside, lambda tree, flat: [_outside_source(record, tree), *flat])
+    return heading + "".join("\n\n" + text for text in texts)
+
+
+def _outside_source(record: OpRecord, tree: ArgumentTree) -> str:
+    from custom_autograd.execution import container_call  # imported for ops with containers
+
+    return container_call.source_of(record, tree, "op", "$self").text
+
+
+def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> Source:
+    schema = record.declaration.schema
+    source = Source(own_names(schema, record.declaration.name.name))
+    write(source, schema, record.name)
+    return source
+
+
+def write_public_call(source: Source, schema: Schema, name: str) -> None:
+    """Write `op`: `call`, with errors that say what a call of the op may have."""
+    with source.block(f"def $op({signature(schema, first='$self', rest='$more', for_dispatcher=False)})"):
+        source.line(f'"""What {name}(...) runs."""')
+        if not any(argument.is_variadic for argument in schema.arguments):
+            with source.block("if $more"):
+                source.line("$refuse_more($more)")
+        with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
+            source.line("$entry.dispatched.generate()")
+            source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
+        _write_conversions(source, schema, "$entry.output")
+        if schema.may_return_inputs:  # see sharing.py
+            source.line("$want_shared()")
+        with _explaining(source):
+            overload = "($entry.observed if $profiler._is_profiler_enabled else $entry.overload)"
+            _write_return(source, schema, f"{overload}({pass_on(schema)})")
+        if schema.may_return_inputs:
+            with source.block("finally"):
+                source.line("$drop_shared()")
+
+
+@contextmanager
+def _explaining(source: Source) -> Iterator[None]:
+    """Write a call of the dispatcher, whose errors about types are those of the op."""
+    with source.block("try"):
+        yield
+    with source.block("except $Exception as $error"):
+        source.line("$refuse_type($error)")
+        source.line("raise")
+
+
+def write_call(source: Source, schema: Schema, name: str) -> None:
+    """Write `call`: it converts what the dispatcher cannot hold, and drops hidden outputs."""
+    with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
+        source.line(f'"""{name}(...) by way of the dispatcher."""')
+        _write_conversions(source, schema, "$output")
+        _write_return(source, schema, f"$overload({pass_on(schema)})")
+
+
+def _write_conversions(source: Source, schema: Schema, output: str) -> None:
+    write_conversions(source, schema)
+    refusals.write_refusals(source, schema)
+    if schema.is_one_tuple:  # see the note in one_tuple.py
+        with source.block("if $is_compiling()"):
+            source.line(f"return ({output}({pass_on(schema)}),)")
+
+
+def _write_return(source: Source, schema: Schema, result: str) -> None:
+    """Write what a call returns of all results: hidden outputs are dropped, a NamedTuple is made."""
+    if not schema.hidden_outputs and schema.named_tuple is None:
+        source.line(f"return {result}")
+        return
+    targets = [output.name if not output.is_hidden else "$_" for output in schema.outputs]
+    source.line(f"{', '.join(targets)} = {result}")
+    visible = [output.name for output in schema.visible_outputs]
+    if schema.named_tuple is not None and not schema.hidden_outputs:
+        source.line(f"return $named_tuple({', '.join(visible)})")
+    else:
+        source.line(f"return {visible[0] if len(visible) == 1 else tuple_of(visible)}")
+
+
+def write_kernel(source: Source, schema: Schema, *, is_checked: bool, is_watched: bool) -> None:
+    """Write `kernel_of`, which makes the kernel for a function: it runs it outside autograd and reads its result."""
+    with source.block("def $kernel_of($serving)"):
+        if is_watched:
+            source.line("$kinds, $watched = $set(), $watch($serving)")
+        with source.block(f"def $kernel({signature(schema, for_dispatcher=True)})"):
+            source.line('"""What runs at the dispatch key of a backend."""')
+            source.line("$function = $serving")
+            if is_watched:
+                source.line(f"$kind = {_kind(schema)}")
+                with source.block("if $kind not in $kinds"):  # the first call of each kind is checked in full
+                    source.line("$function = $watched")
+            call = call_kernel(schema, is_from_dispatcher=True)
+            kernel_call.write_kernel_call(source, call, "not $is_grad_enabled()")
+            write_reading(source, schema, str(is_checked))
+            if is_watched:
+                with source.block("if $function is $watched"):
+                    source.line("$kinds.add($kind)")
+                    source.line("$entry.proofs.expect()")
+            source.line("return $result")
+        source.line("return $kernel")
+
+
+def _kind(schema: Schema) -> str:
+    """Return source of the kind of a call: dtype and number of dimensions of the first tensor, and which are given."""
+    first = next((argument.name for argument in schema.tensor_arguments if argument.type == "Tensor"), None)
+    facts = [] if first is None else [f"{first}.dtype", f"{first}.dim()"]
+    facts += [f"{argument.name} is None" for argument in schema.tensor_arguments if argument.is_optional]
+    facts += [f"$len({argument.name})" for argument in schema.tensor_arguments if argument.type.endswith("[]")]
+    return tuple_of(facts)

@@ -1,0 +1,139 @@
+"""Ops that are made of other ops: at the Autograd key they are taken apart, and the others answer for every mode.
+
+A variant   op.inplace and op.out are the op and a copy, except where a kernel of their own may run.
+A view      is what its reference makes of PyTorch's own views, if it has a reference and no gradient rules: autograd,
+            functionalization and vmap handle those, and no other op may make a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from custom_autograd.core.errors import GradientUnavailable, KernelError
+from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.generated import generated_code_of
+from custom_autograd.registration.registry import OpRecord
+from custom_autograd.torch_private import dispatch, guards, transforms
+from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.dispatch import HANDED_BACK
+from custom_autograd.values.results import ResultReader
+from custom_autograd.values.tensors import tensors_in
+
+
+def may_compose(record: OpRecord) -> bool:
+    """Return True if an op can be one that is made of others."""
+    return record.declaration.composition is not None or record.declaration.schema.is_view
+
+
+def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    """Return the function that takes an op apart, now, or None."""
+    if record.declaration.composition is not None:
+        return record.declaration.composition
+    has_rules = bool(record.registrations.gradient_rules()) or record.registrations.jvp is not None
+    return None if has_rules or not record.declaration.schema.is_view else record.reference()
+
+
+def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+    """Return the kernel at the Autograd key of an op that may be made of others."""
+    bind, run = Binder(record.declaration.schema), _runner(record)
+
+    @outside_compilation
+    def composed(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        compose = find_composition(record)
+        if compose is None:
+            _refuse_lost_writes(record, [*args, *kwargs.values()])
+            return generated_code_of(record).autograd(keyset, *args, **kwargs)
+        is_view = record.declaration.schema.is_view
+        if not is_view and not _is_to_be_composed(record, [*args, *kwargs.values()]):
+            assert record.overload is not None
+            return dispatch.redispatch(record.overload, keyset & dispatch.BELOW_AUTOGRAD, *args, **kwargs)
+        return run(compose, bind.arguments(*args, **kwargs))
+
+    return composed
+
+
+def _runner(record: OpRecord) -> Callable[..., Any]:
+    """Return a function that runs a composition on arguments by name, and checks its results."""
+    bind = Binder(record.declaration.schema)
+    read = ResultReader(record.declaration, lambda _: "reference").read
+
+    def run(compose: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        positional, keywords = bind.call(arguments)
+        return read(compose(*positional, **keywords), arguments, None)
+
+    return run
+
+
+def _refuse_lost_writes(record: OpRecord, values: list[Any]) -> None:
+    """Refuse derivatives that a later write to the view, or to what it is a view of, would make wrong.
+
+    Only plain reverse mode notices such a write, and raises. Under `torch.func.jvp` the tangents are views as well.
+    """
+    is_transforming = transforms.is_transforming()
+    if is_transforming and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(values)):
+        _refuse(record, "gradients under a transform would miss writes to the view", "")
+    if is_transforming or not transforms.is_forward_mode():
+        return
+    if any(map(transforms.has_tangent, tensors_in(values))):
+        _refuse(record, "PyTorch cannot derive forward mode through it", ", or use torch.func.jvp")
+
+
+def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
+    raise GradientUnavailable(
+        record.name,
+        f"the op returns a view and has gradient rules: {reason}",
+        expected="a view with a reference, and without gradient rules",
+        declared=record.declaration.location,
+        do=f"declare it with reference=True and no gradient rules{alternative}",
+    )
+
+
+def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+    """Return the kernel at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
+
+    Raises:
+        KernelError: the op is not made of other ops.
+    """
+    bind, run = Binder(record.declaration.schema), _runner(record)
+
+    @outside_compilation
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        compose = find_composition(record)
+        if compose is None:
+            raise KernelError(
+                record.name,
+                "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
+                expected="a view with a reference, and without gradient rules",
+                found=record.declaration.schema.text,
+                declared=record.declaration.location,
+                do="declare it with reference=True and no gradient rules, or return new memory",
+            )
+        return run(compose, bind.arguments(*args, **kwargs))
+
+    return functional
+
+
+def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
+    """Return True if a kernel was registered that serves a device type, besides the composition."""
+    kernel = record.kernels.get(device_type) or record.kernels.get(None)
+    return kernel is not None and kernel.given is not record.declaration.function
+
+
+def _is_to_be_composed(record: OpRecord, values: list[Any]) -> bool:
+    """Return True if no own kernel may run: there is none, or gradients, transforms or old graphs need the parts."""
+    tensors = tensors_in(values)
+    if not has_own_kernel(record, tensors[0].device.type if tensors else None):
+        return True
+    if transforms.is_transforming() or transforms.is_forward_mode():
+        return True
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    return not _can_be_in_graphs(record) and bool(guards.torch_dispatch_modes())
+
+
+def _can_be_in_graphs(record: OpRecord) -> bool:
+    """Return True if torch can functionalize its writes: this needs the tags, and no argument named 'mode'."""
+    return bool(HANDED_BACK) and "mode" not in record.declaration.schema.argument_names

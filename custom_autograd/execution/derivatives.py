@@ -1,0 +1,190 @@
+"""What the generated Function calls: reads what was saved, and runs the rules on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.metadata import Metadata
+from custom_autograd.execution.plan import SAVED_VALUES, Plan
+from custom_autograd.execution.reference import IS_IN_JVP
+from custom_autograd.execution.vjp import Vjp
+from custom_autograd.torch_private import functions, nodes, transforms
+from custom_autograd.values.results import restore
+from custom_autograd.values.tensors import filled, first_tensor, tensors_in
+
+if TYPE_CHECKING:
+    from custom_autograd.execution.drop_in import DropIn
+    from custom_autograd.execution.jvp import Gradients, Jvp
+    from custom_autograd.execution.tangents import TangentMemory
+
+ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
+
+BEFORE_RULES = "before_rules"
+"""The attribute of a node that is called once what it saved is there again, which may compute whole layers again."""
+
+
+class Derivatives:
+    """The derivatives of one op, in terms of the ctx of its Function (which torch gives no type: Any)."""
+
+    def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
+        self.plan = plan
+        self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
+        self.drop_in = _drop_in_of(plan)
+        self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
+
+    @cached_property
+    def tangents(self) -> Jvp:
+        """Return what computes tangents."""
+        from custom_autograd.execution.jvp import Jvp  # loaded for the first tangent
+
+        return Jvp(self.plan)
+
+    @cached_property
+    def memory(self) -> TangentMemory:
+        """Return what keeps tangents apart from each other in memory."""
+        from custom_autograd.execution.tangents import TangentMemory  # loaded for the first tangent
+
+        return TangentMemory(self.plan.declaration)
+
+    def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
+        """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
+        if any(ctx.needs_input_grad) and transforms.has_forward_transform():
+            self.tangents.check_hidden(saved)
+
+    def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        """Return the gradients by input, from the incoming gradients by result."""
+        if first_tensor(grads.values()) is None:
+            return dict.fromkeys(needs)
+        # Where nothing was saved nothing is freed, and a second backward is right: torch refuses to look all the same.
+        saved = ctx.saved_tensors if self.saves_tensors(ctx) else ()
+        if hasattr(ctx, BEFORE_RULES):
+            ctx.before_rules()
+        return self._gradients(ctx, saved, needs, grads)
+
+    def saves_tensors(self, ctx: Any) -> bool:
+        """Return True if a node saved any tensor."""
+        if self.drop_in is None:
+            return bool(self.saved_tensors)
+        kept = getattr(ctx, SAVED_VALUES, None)
+        return kept is not None and kept.has_tensors  # without one, the rule itself reads torch's ctx
+
+    def _gradients(self, ctx: Any, saved: Sequence[Any], needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if self.drop_in is not None:
+            metadata = self.known_of(ctx) if hasattr(ctx, SAVED_VALUES) else {}
+            return self.drop_in.gradients(ctx, saved, needs, grads, metadata)
+        return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
+
+    def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
+        if not self.plan.has_reverse:
+            raise self._no_backward()
+        found = self.vjp(needs, grads, values, self.known_of(ctx))
+        return {name: found.get(name) for name in needs}
+
+    def _values(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
+        values = restore(saved, ctx.saved_lengths) if hasattr(ctx, "saved_lengths") else saved
+        found = dict(zip(self.saved_tensors, values, strict=True))
+        found.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+        return found
+
+    def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
+        """Return the tangents by result, from the tangents by input."""
+        values, results = ctx.forward
+        del ctx.forward
+        sources = tensors_in([*values.values(), *tangents.values(), *getattr(ctx, "forward_saved", ())])
+        is_recorded = torch.is_grad_enabled() and any(map(transforms.is_recorded, sources))
+        with transforms.gradients_recorded(), IS_IN_JVP.set(True):
+            values = {name: _primal(value) for name, value in values.items()}
+            values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+            fixed = self._take_fixed(ctx)
+            results = {name: _primal(_without(value, fixed)) for name, value in results.items()}
+            gradients = self._differentiable(ctx, values)
+            found = self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
+            if any(ctx.needs_input_grad):
+                self.tangents.check_hidden(tuple(self.saved_tensors))
+            found = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
+            if not is_recorded:
+                found = {name: _without_history(tangent) for name, tangent in found.items()}
+            return self.memory.separate(found, tangents)
+
+    def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
+        """Return the results that a drop-in setup_context marked as non-differentiable in this call."""
+        fixed: tuple[Tensor, ...] = () if self.drop_in is None else ctx.forward_fixed
+        if self.drop_in is not None:
+            del ctx.forward_fixed
+        return fixed
+
+    def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
+        """Return the backward as a function of needs and incoming gradients."""
+        if self.drop_in is None:
+            return lambda needs, grads: self._gradients_by_name(ctx, values, needs, grads)
+        saved = [_primal(tensor) for tensor in ctx.forward_saved]
+        del ctx.forward_saved
+        return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
+
+    def known_of(self, ctx: Any) -> ByName:
+        """Return metadata by name: what forward kept, or the graph's metadata of strided tensors in an eager call."""
+        kept: ByName | None = getattr(ctx, "known", None)
+        if kept is not None:
+            return kept
+        schema = self.plan.declaration.schema
+        layout = getattr(ctx, "layout", None)
+        needed = [one and Metadata(*one[:3], torch.strided, one[3]) for one in nodes.known_inputs(ctx)]
+        outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
+        if layout is not None:
+            needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)
+        known = dict(zip(schema.argument_names, needed, strict=True))
+        return {**known, **dict(zip(schema.output_names, outputs, strict=True))}
+
+    def _no_backward(self) -> GradientUnavailable:
+        declaration = self.plan.declaration
+        return GradientUnavailable(
+            str(declaration.name),
+            "a gradient is asked for, and no backward is registered",
+            declared=declaration.location,
+            do="register one with register_backward, register_grad or register_autograd, "
+            + (
+                DRAWS_AGAIN
+                if declaration.schema.has_generator
+                else "or a differentiable reference with register_reference"
+            ),
+        )
+
+
+def _drop_in_of(plan: Plan) -> DropIn | None:
+    if plan.drop_in is None:
+        return None
+    from custom_autograd.execution.drop_in import DropIn  # loaded for rules in the style of torch.library
+
+    return DropIn(plan, plan.drop_in)
+
+
+DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"
+
+
+def output_metadata(ctx: Any, index: int) -> Metadata:
+    """Return the graph's metadata of a strided output."""
+    shape, dtype, device = functions.known_output(ctx, index)
+    return Metadata(shape, dtype, device, torch.strided, dtype)
+
+
+def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
+    """Return a result with None in place of what has no tangent."""
+    if isinstance(value, (list, tuple)):
+        return [_without(item, fixed) for item in value]
+    return None if any(value is one for one in fixed) else value
+
+
+def _primal(value: Any) -> Any:
+    return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)
+
+
+def _without_history(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_without_history(item) for item in value]
+    return transforms.without_history(value) if isinstance(value, Tensor) else value

@@ -1,0 +1,1 @@
+"""What an op takes and returns: names, types, conversions, parsing, inference and samples."""
