@@ -24,16 +24,8 @@ from custom_autograd.torch_private.storages import allocations
 def peak_memory(work: Callable[[], object], device: str = "cpu") -> int:
     """Run a function and say how much more memory there was at its peak than before it.
 
-    Args:
-        work: what it returns is kept until the end, as its caller would.
-        device: "cpu", or the name of an accelerator, such as "cuda:1".
-
     Returns:
         Bytes.
-
-    Raises:
-        OSError: this system does not tell, or does not forget, the peak of a process.
-        NotImplementedError: if the device does not count its memory.
     """
     gc.collect()
     if torch.device(device).type != "cpu":
@@ -131,14 +123,7 @@ def measure_peak(
     finish: Work = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Peak:
-    """Time a few products of matrices, after one that warms up.
-
-    Args:
-        device: where they are computed.
-        dtype: of the matrices.
-        finish: runs at the end of each product, within its time: such as `torch.cuda.synchronize`.
-        clock: returns the time, s.
-    """
+    """Time a few products of matrices, after one that warms up."""
     chosen = dtype if dtype in DTYPES else torch.float32
     matrix = torch.ones(SIZE, SIZE, dtype=chosen, device=device)
     torch.mm(matrix, matrix)

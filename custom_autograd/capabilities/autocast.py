@@ -28,11 +28,7 @@ from custom_autograd.values.tensors import tensors_in
 
 
 def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output: Any) -> CastPolicy:
-    """Read a policy (Any: whatever the author wrote).
-
-    Raises:
-        RegistrationError: torch has no autocast for the device type, or a cast names what there is not.
-    """
+    """Read a policy (Any: whatever the author wrote)."""
     text = show_casts(inputs) if output is None else f"{show_casts(inputs)}, output {show_casts(output)}"
     reader = _Reader(declaration, location_of(device_type, text))
     device_type = name_of(device_type)
@@ -213,14 +209,7 @@ class Caster:
         return tuple(policy for policy in enabled if policy.device_type in devices)
 
     def run(self, policy: CastPolicy, call: Call, /, *args: Any, **kwargs: Any) -> Any:
-        """Run a call of the op under one policy.
-
-        Args:
-            policy: for a device type for which autocast is on.
-            call: calls the op; below it, autocast is off.
-            args: as the dispatcher hands them on (Any: what the schema says, as below).
-            kwargs: ditto.
-        """
+        """Run a call of the op under one policy."""
         key, here = id(self._record), depth()
         outer = _depths.of.get(key)
         with without_autocast(policy.device_type):

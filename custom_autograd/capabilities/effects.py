@@ -53,11 +53,7 @@ class Effects(Capability):
 
 
 def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
-    """Register an effect, which replaces the one before.
-
-    Raises:
-        RegistrationError: it is not an effect of torch, or the op is inlined into compiled graphs.
-    """
+    """Register an effect, which replaces the one before."""
     if effect is not None and effect not in EFFECTS:
         raise record.declaration.origin().error(
             RegistrationError,

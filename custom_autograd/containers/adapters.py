@@ -64,11 +64,7 @@ def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit
 
 
 def check_call(tree: ArgumentTree, declaration: Declaration, title: str, function: Function) -> None:
-    """Check that a function can be called with the op's arguments, as their author sees them.
-
-    Raises:
-        RegistrationError: it cannot.
-    """
+    """Check that a function can be called with the op's arguments, as their author sees them."""
     check_signature(declaration, title, function, *tree.own_names())
 
 

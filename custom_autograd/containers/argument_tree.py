@@ -78,11 +78,7 @@ class ArgumentTree:
         return positional, keywords
 
     def flat_call(self, /, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the flat op is called with, defaults filled in.
-
-        Raises:
-            MisfitError: an argument is not what was declared.
-        """
+        """Return what the flat op is called with, defaults filled in."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         positional: list[Any] = []
@@ -122,11 +118,7 @@ def _holds_tensors(annotation: Any) -> bool:
 def find_argument_tree(
     types: dict[str, Any], signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal
 ) -> ArgumentTree | None:
-    """Return the structure of a function's arguments and results, or None if there is none.
-
-    Raises:
-        DeclarationError: a container holds what cannot travel.
-    """
+    """Return the structure of a function's arguments and results, or None if there is none."""
     inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
     results = results_of(types.get("return"), options, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
@@ -233,12 +225,7 @@ def flat_options(options: DeclarationOptions, tree: ArgumentTree) -> Declaration
 
 
 def parameters(signature: inspect.Signature, *, rest: str) -> str:
-    """Return source of a parameter list; a default is written `$default$<name>`.
-
-    Args:
-        signature: of what the author declared.
-        rest: what takes further positional arguments, unless a parameter does.
-    """
+    """Return source of a parameter list; a default is written `$default$<name>`."""
     parts, was_starred, previous = [], False, None
     for parameter in signature.parameters.values():
         if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
@@ -257,14 +244,7 @@ def parameters(signature: inspect.Signature, *, rest: str) -> str:
 
 
 def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
-    """Return the source of the call of one op, line by line.
-
-    Args:
-        tree: its structure.
-        name: of the op.
-        head: what it is called.
-        first: the parameter before the op's own, or nothing.
-    """
+    """Return the source of the call of one op, line by line."""
     taken, passed = [], [first] if first else []
     for node, parameter in zip(tree.inputs, tree.signature.parameters.values(), strict=True):
         names = list(node.flat())

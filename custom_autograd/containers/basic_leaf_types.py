@@ -41,11 +41,7 @@ class Kind(typing.Protocol):
     """One kind of value."""
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Return the text of a value's structure; what travels next to it is added to `parts`.
-
-        Raises:
-            MisfitError: the value is of another kind.
-        """
+        """Return the text of a value's structure; what travels next to it is added to `parts`."""
         ...
 
     def accepts(self, value: Any) -> bool:

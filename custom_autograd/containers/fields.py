@@ -52,11 +52,7 @@ class Node(Protocol):
         ...
 
     def take(self, value: Any) -> list[Any]:
-        """Return a value of a call, as one value per flat name.
-
-        Raises:
-            MisfitError: it is not what was declared.
-        """
+        """Return a value of a call, as one value per flat name."""
         ...
 
     def give(self, get: Get) -> Any:
@@ -64,21 +60,11 @@ class Node(Protocol):
         ...
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """Return the same shape with another value for each tensor: a gradient, a tangent, whether it needs a gradient.
-
-        Args:
-            get: the value of a flat name; a list for a list, `blank` for nothing.
-            structure: the text of a structure, by its flat name.
-            blank: the value for what is not a tensor.
-        """
+        """Return the same shape with another value for each tensor, such as a gradient or a tangent."""
         ...
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """Return what a rule gave for it, by flat name; the inverse of `mirror`.
-
-        Raises:
-            MisfitError: the rule gave something of another shape.
-        """
+        """Return what a rule gave for it, by flat name; the inverse of `mirror`."""
         ...
 
 
@@ -272,11 +258,7 @@ class Results:
         return tuple(node for node in self.nodes if node.name not in self.hidden)
 
     def take(self, value: Any) -> Any:
-        """Return what a kernel returned, as the flat op returns it.
-
-        Raises:
-            MisfitError: it has another structure.
-        """
+        """Return what a kernel returned, as the flat op returns it."""
         flat = [one for node, item in zip(self.nodes, self._items(value), strict=True) for one in node.take(item)]
         return flat[0] if len(flat) == 1 else tuple(flat)
 
@@ -318,11 +300,7 @@ class Results:
         return self.container.make(found)
 
     def take_dims(self, dims: Any) -> Any:
-        """Return the out_dims of a vmap rule as the flat op gives them; one number may serve a whole container.
-
-        Raises:
-            MisfitError: it has another structure.
-        """
+        """Return the out_dims of a vmap rule as the flat op gives them; one number may serve a whole container."""
         is_one = dims is None or isinstance(dims, int)
         items = [dims] * len(self.nodes) if is_one else self._items(dims, is_loose=True)
         found = [one for node, item in zip(self.nodes, items, strict=True) for one in _spread(node, item)]

@@ -188,11 +188,7 @@ class UnknownKindError(Exception):
 
 
 def kind_of(annotation: Any) -> Kind:
-    """Return the kind of an annotation.
-
-    Raises:
-        UnknownKindError: there is none.
-    """
+    """Return the kind of an annotation."""
     annotation = resolve(annotation)
     simple = SIMPLE.get(annotation) if isinstance(annotation, typing.Hashable) else None
     if simple is not None:

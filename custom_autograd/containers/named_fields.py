@@ -194,11 +194,7 @@ def describe(value: Any) -> str:
 
 
 def find_tree(written: Written, options: DeclarationOptions, refuse: Refusal) -> ArgumentTree | None:
-    """Return the structure of a function's arguments and results, or None if none of them is a container.
-
-    Raises:
-        DeclarationError: a container holds what cannot travel.
-    """
+    """Return the structure of a function's arguments and results, or None if none of them is a container."""
     if options.schema is not None or written.signature is None:  # what is wrong with it is said by inference.py
         return None
     if _returns_tensors(written) and _takes_plain_values(written, written.signature):

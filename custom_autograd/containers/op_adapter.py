@@ -66,11 +66,7 @@ class OpAdapter:
         return function
 
     def accepting(self, title: str, function: Function) -> Function:
-        """Return a fake or a reference as the dispatcher calls it, once it is known to accept the arguments.
-
-        Raises:
-            RegistrationError: it does not.
-        """
+        """Return a fake or a reference as the dispatcher calls it, once it is known to accept the arguments."""
         flat = self.by_position(title, function)
         check_call(self.declaration, title, flat)
         return flat
@@ -100,12 +96,7 @@ class OpAdapter:
         return label_each(name, values[name])
 
     def mirrored(self, found: Values, values: Values) -> dict[str, Any]:
-        """Return what was found of the arguments by name, and in containers of the same structure.
-
-        Args:
-            found: by the names that the dispatcher has; what is not there is None.
-            values: the arguments themselves.
-        """
+        """Return what was found of the arguments by name, and in containers of the same structure."""
         return dict(found)
 
 

@@ -47,11 +47,7 @@ def name_of(cls: type) -> str:
 
 
 def parse(text: str) -> TreeSpec:
-    """Return the nested tuple of a text; parsed once, and forgotten where there are too many.
-
-    Raises:
-        KernelError: containers are nested too deeply for Python to read the text.
-    """
+    """Return the nested tuple of a text; parsed once, and forgotten where there are too many."""
     found = _PARSED.get(text)
     if found is None:
         if len(_PARSED) >= MOST_PARSED:
@@ -95,14 +91,7 @@ def children(node: TreeSpec) -> tuple[TreeSpec, ...]:
 
 
 def rebuild(node: TreeSpec, take: Callable[[str], Any], *, is_plain: bool = False) -> Any:
-    """Return a value of a structure.
-
-    Args:
-        node: the structure.
-        take: returns the value for a tensor, an int or a float, in order: "T", "I" or "F".
-        is_plain: the values are not what was declared (a gradient, a bool): no class's own code runs, and
-            constants become None, and a registered pytree node a tuple of its children.
-    """
+    """Return a value of a structure."""
     if isinstance(node, str):
         return take(node)
     tag = node[0]
@@ -126,11 +115,7 @@ def rebuild(node: TreeSpec, take: Callable[[str], Any], *, is_plain: bool = Fals
 
 
 def collect(node: TreeSpec, value: Any, path: str) -> Iterator[Any]:
-    """Yield what a rule gave for each tensor of a structure, in order; None if it gave nothing.
-
-    Raises:
-        MisfitError: the value has another structure.
-    """
+    """Yield what a rule gave for each tensor of a structure, in order; None if it gave nothing."""
     if node == "T":
         yield value
     elif value is None or isinstance(node, str):
@@ -142,12 +127,7 @@ def collect(node: TreeSpec, value: Any, path: str) -> Iterator[Any]:
 
 
 def paths_of_tensors(node: TreeSpec, path: str) -> Iterator[str]:
-    """Yield the key path of each tensor of a structure in messages, in order.
-
-    Args:
-        node: the structure.
-        path: of the container itself.
-    """
+    """Yield the key path of each tensor of a structure in messages, in order."""
     if node == "T":
         yield path
     elif not isinstance(node, str):

@@ -16,14 +16,7 @@ from custom_autograd.core.messages import quote, suggest
 def error_of_devices(
     origin: Origin, arguments: Mapping[str, Any], expected: str, *, found: str | None = None
 ) -> KernelError | None:
-    """Return the error of a call whose tensors are on several devices; None if they are on one.
-
-    Args:
-        origin: of the op or the kernel.
-        arguments: those that have to be on one device, by name (Any: tensors, lists of them, anything else).
-        expected: what would be right.
-        found: what the kernel raised.
-    """
+    """Return the error of a call whose tensors are on several devices; None if they are on one."""
     devices = dict(devices_of(arguments))
     places = list(dict.fromkeys(devices.values()))
     if len(places) < 2:

@@ -44,12 +44,7 @@ class Once(Lazy[T]):
 
 
 def loader_of(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package.
-
-    Args:
-        package: its name.
-        homes: by public name, the module in the package that defines it.
-    """
+    """Return the `__getattr__` of a package."""
 
     def load(name: str) -> object:
         if name not in homes:

@@ -21,15 +21,6 @@ def format_message(
 ) -> str:
     """Lay out a message: a first line, then one line per known fact.
 
-    Args:
-        op: the qualified name of the op, or a substitute before there is one.
-        problem: what is wrong, in the present tense.
-        expected: what would have been right.
-        found: what was there instead.
-        rule: file:line of the rule, kernel or fake at fault.
-        declared: file:line of the declaration of the op.
-        do: what to do about it.
-
     Returns:
         The message, without a trailing newline.
     """

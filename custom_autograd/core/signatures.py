@@ -56,11 +56,6 @@ def plain_parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
 def find_misfit(signature: inspect.Signature, expected: Sequence[str], keywords: Sequence[str]) -> str | None:
     """Return why a function does not accept a call, as its author sees it: in its parameters, not in the call.
 
-    Args:
-        signature: of the function.
-        expected: the names of the positional arguments; `*name` for any number of them.
-        keywords: the names of the others.
-
     Returns:
         None if it accepts the call.
     """

@@ -63,11 +63,7 @@ def _note_views(record: OpRecord) -> None:
 
 
 def attach_device(record: OpRecord, device_type: str) -> None:
-    """Register the kernel of one device type.
-
-    Raises:
-        RuntimeError: torch has no such device type.
-    """
+    """Register the kernel of one device type."""
     implement(record, dispatch.key_of_device(device_type), _backend(record, device_type))
     if not record.declaration.schema.tensor_arguments:
         device = next((a.name for a in record.declaration.schema.device_arguments), None)

@@ -92,11 +92,7 @@ def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
 
 
 def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
-    """Return the kernel at the Functionalize key of a view: PyTorch refuses a view that is not made of its own.
-
-    Raises:
-        KernelError: the op is not made of other ops.
-    """
+    """Return the kernel at the Functionalize key of a view: PyTorch refuses a view that is not made of its own."""
     bind, run = Binder(record.declaration.schema), _runner(record)
 
     @outside_compilation

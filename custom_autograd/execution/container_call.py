@@ -14,15 +14,7 @@ from custom_autograd.registration.registry import OpRecord
 def make_call(
     record: OpRecord, tree: ArgumentTree, flat: Callable[..., Any], name: str, first: str
 ) -> Callable[..., Any]:
-    """Return the call that takes containers apart for the flat one, and puts together what it returns.
-
-    Args:
-        record: the op.
-        tree: its structure.
-        flat: takes and returns what the schema says (Any, here and in the result: so does its author's signature).
-        name: what the generated function is called.
-        first: the parameter before the op's own, or nothing.
-    """
+    """Return the call that takes containers apart for the flat one, and puts together what it returns."""
     source = source_of(record, tree, name, first)
     helpers = argument_tree.values(tree, record.name, record.declaration.location, flat)
     own = tree.signature.parameters.values()

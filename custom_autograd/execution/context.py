@@ -32,11 +32,7 @@ class Context:
         return self.custom_autograd_saved
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Save tensors for the backward; the last call counts.
-
-        Raises:
-            TypeError: something is not a tensor; plain torch notices that only when a gradient is recorded.
-        """
+        """Save tensors for the backward; the last call counts."""
         check_saved(tensors)
         self.custom_autograd_saved = tensors
 

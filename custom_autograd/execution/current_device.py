@@ -79,11 +79,7 @@ def _may_be_elsewhere(device_type: str | None) -> bool:
 
 
 def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Make the device of the first tensor that is on an accelerator the current one.
-
-    Args:
-        values: the arguments of an op (Any: tensors, lists of them, a device for an op without tensors, ...).
-    """
+    """Make the device of the first tensor that is on an accelerator the current one."""
     accelerator = torch.accelerator.current_accelerator()
     devices = [one.device for one in tensors_in(values)] or [one for one in values if isinstance(one, torch.device)]
     for device in devices:
@@ -120,13 +116,7 @@ class MixedDevices:
 
 
 def explain(record: OpRecord, error: Exception, arguments: Callable[[], dict[str, Any]]) -> KernelError | None:
-    """Return the error to raise in place of one that a call raised; None if that is not about devices.
-
-    Args:
-        record: of the op.
-        error: from its kernel or its reference.
-        arguments: returns those of the call, by name (Any: what the schema says).
-    """
+    """Return the error to raise in place of one that a call raised; None if that is not about devices."""
     is_told = isinstance(error, CustomAutogradError) and error.op == record.name
     return None if is_told or not is_about_devices(error) else _find(record, arguments(), first_line(error))
 

@@ -36,21 +36,7 @@ def check_reached(
     wanted: int,
     are_visible: bool,
 ) -> None:
-    """Raise if the gradients of a reference miss something that its results depend on.
-
-    Args:
-        declaration: of the op.
-        reference: of the op.
-        names: of the inputs that the primals are, or are elements of.
-        recompute: primals -> outputs, by the reference.
-        primals: inputs that require a gradient, now or in a second derivative.
-        outputs: of `recompute`, as it is.
-        wanted: how many of the primals, the first ones, have a gradient now.
-        are_visible: a caller sees one of the outputs; hidden ones, such as indices, may depend on no input.
-
-    Raises:
-        GradientUnavailable: the reference is cut from an input, or no output depends on any input.
-    """
+    """Raise if the gradients of a reference miss something that its results depend on."""
     reached = [_reached([output], primals) for output in outputs]
     if all(reached) and set().union(*reached) == set(range(len(primals))):
         return

@@ -53,14 +53,7 @@ def unmark(marked: Sequence[Tensor]) -> None:
 def forbid_following(
     kept: Sequence[Tensor | None], inputs: Any, outputs: Any, message: str
 ) -> tuple[Tensor | None, ...]:
-    """Return what a setup_context kept; what was computed from marked outputs raises if it is differentiated.
-
-    Args:
-        kept: the tensors.
-        inputs: of the call (Any: tensors, lists of tensors and other values, here and below).
-        outputs: of the call.
-        message: of the error.
-    """
+    """Return what a setup_context kept; what was computed from marked outputs raises if it is differentiated."""
     given, results = tensors_in(inputs), tensors_in([outputs])
     are_followed = all(one is None or one.grad_fn is None or _is_among(one, given) for one in kept)
     if are_followed or transforms.is_transforming():
@@ -218,13 +211,6 @@ class DropIn:
         self, ctx: Any, saved: Sequence[Tensor | None], needs: ByName, grads: ByName, metadata: ByName
     ) -> dict[str, Any]:
         """Run the user's backward.
-
-        Args:
-            ctx: torch's ctx, with the saved values of `setup` if there is one (Any: torch gives it no type).
-            saved: its saved tensors.
-            needs: by input, whether its gradient is wanted.
-            grads: by output, the incoming gradient; non-tensors have None.
-            metadata: by name, of tensor inputs and results.
 
         Returns:
             By differentiable input, what the user's backward returned for it.

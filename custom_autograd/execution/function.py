@@ -166,11 +166,7 @@ class FunctionWriter:
         self.unpack_needs()
 
     def unpack_needs(self, found: str = "$ctx.needs_input_grad") -> None:
-        """Write one variable per differentiable input: whether its gradient is needed.
-
-        Args:
-            found: source of a tuple with one entry per input of the node.
-        """
+        """Write one variable per differentiable input: whether its gradient is needed."""
         needed = f"{found}[{len(self.lead)}:]" if self.lead else found
         found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
         self.source.line(f"{self._needs()}, = {found}")

@@ -37,16 +37,8 @@ class GradientReader:
     def read(self, result: Any, needs: Mapping[str, Needs], metadata: Mapping[str, Any]) -> dict[str, Gradient]:
         """Turn a rule's result into gradients by input name.
 
-        Args:
-            result: what the rule returned (Any: whatever the user's code returned).
-            needs: by input name, whether a gradient is wanted; a list of bools for a list.
-            metadata: by input name, what is known of the input; a list for a list (Any: see Metadata).
-
         Returns:
             The gradient of each input of the rule; None if none is wanted, or the rule says there is none.
-
-        Raises:
-            GradientError: something is missing, surplus, or has another shape, dtype, device or layout than its input.
         """
         by_name = self._by_name(result, needs)
         return {
@@ -55,14 +47,7 @@ class GradientReader:
         }
 
     def one(self, name: str, gradient: Any, need: Needs, metadata: Callable[[], Any]) -> Gradient:
-        """Check the gradient of one input, as `read` does; runs it where it is a callable.
-
-        Args:
-            name: of the input.
-            gradient: what the rule returned for it (Any: whatever the user's code returned).
-            need: whether it is wanted; a list of bools for a list.
-            metadata: returns what is known of the input.
-        """
+        """Check the gradient of one input, as `read` does; runs it where it is a callable."""
         if gradient is None and need is True:
             return None
         return self._one(self.arguments[self.inputs.index(name)], {name: gradient}, need, metadata())
@@ -228,13 +213,7 @@ class GradientReader:
 
 
 def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
-    """Return True if the gradients of a list are all wanted, and plain tensors that fit their inputs.
-
-    Args:
-        gradients: what a rule returned for the list (Any: whatever the user's code returned).
-        needs: by element, whether its gradient is wanted.
-        like: the inputs, or their metadata (Any: see Metadata).
-    """
+    """Return True if the gradients of a list are all wanted, and plain tensors that fit their inputs."""
     if type(gradients) is not list or len(gradients) != len(needs):
         return False
     for gradient, needed, one in zip(gradients, needs, like, strict=True):
@@ -251,12 +230,7 @@ def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[
 
 
 def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
-    """Reduce a broadcast gradient to its input's shape, as the autograd engine does.
-
-    Args:
-        gradient: any shape that `shape` broadcasts to.
-        shape: of the input.
-    """
+    """Reduce a broadcast gradient to its input's shape, as the autograd engine does."""
     return gradient if gradient.shape == shape else gradient.sum_to_size(shape)
 
 

@@ -57,19 +57,8 @@ class Jvp:
     ) -> dict[str, Any]:
         """Return the tangent of each differentiable result.
 
-        Args:
-            tangents: by differentiable input, its tangent or None; a list for a list.
-            values: what was saved, by name.
-            results: the results of the op, by name.
-            metadata: by name, of tensor inputs and results.
-            gradients: the op's backward, as a function of needs and incoming gradients.
-            is_recorded: whether tangents may be differentiated later.
-
         Returns:
             By result: a tensor, None if it has no tangent, or a list of those.
-
-        Raises:
-            GradientError: there is no way to a tangent, or the rule returned something wrong.
         """
         if self.plan.jvp is None:
             derivable = [name for name in self.results if self._is_derivable(name)]
@@ -86,13 +75,7 @@ class Jvp:
         return found
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
-        """Return the one tangent that the rule returned in a call that records nothing.
-
-        Args:
-            found: what it returned (Any: of the user's code).
-            like: the result.
-            given: the tangents of the inputs.
-        """
+        """Return the one tangent that the rule returned in a call that records nothing."""
         assert self.plan.jvp is not None
         is_plain = type(found) is Tensor and found.shape == like.shape and found.dtype == like.dtype
         if not is_plain or found.requires_grad:
@@ -118,11 +101,7 @@ class Jvp:
     def derive(
         self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients, *, is_recorded: bool
     ) -> dict[str, Any]:
-        """Return the tangents of some results, as the vjp of the vjp.
-
-        Raises:
-            GradientUnavailable: there is no backward, or it cannot be differentiated.
-        """
+        """Return the tangents of some results, as the vjp of the vjp."""
         if not self.plan.has_reverse:
             raise self.origin().error(
                 GradientUnavailable,
@@ -221,11 +200,7 @@ class Jvp:
                 )
 
     def check_hidden(self, saved: tuple[str, ...]) -> None:
-        """Refuse reverse mode over forward mode through a hidden output whose tangent is unknown.
-
-        Raises:
-            GradientUnavailable: the tangent of a saved hidden output is computed by no jvp rule and nothing else.
-        """
+        """Refuse reverse mode over forward mode through a hidden output whose tangent is unknown."""
         unknown = [name for name in self.missing if name in saved]
         if unknown:
             raise self.origin(self.plan.jvp).error(

@@ -34,13 +34,7 @@ def note_kernel(record: OpRecord, function: Callable[..., Any], error: Exception
 
 
 def write_kernel_call(source: Source, call: str, condition: str) -> None:
-    """Write a call of a kernel with grad mode off.
-
-    Args:
-        source: to write to.
-        call: source of the call.
-        condition: source that is true where grad mode need not be switched off.
-    """
+    """Write a call of a kernel with grad mode off."""
     with source.block(f"if {condition}"):
         write_call_or_another(source, call)
     with source.block("else"):  # the switch is inside: an exception of a signal handler may follow it at once
@@ -53,11 +47,6 @@ def write_call_or_another(source: Source, call: str, *, before: str = "") -> Non
     """Write a call of a kernel, and of another where it turns out not to be available; a try costs nothing.
 
     Other exceptions get a note on the kernel.
-
-    Args:
-        source: to write to.
-        call: source of the call.
-        before: source of what is done first, if anything.
     """
     with source.block("try"):
         if before:
@@ -70,13 +59,7 @@ def write_call_or_another(source: Source, call: str, *, before: str = "") -> Non
 
 
 def write_reading(source: Source, schema: Schema, condition: str) -> None:
-    """Write a look at `$result` that takes constant time, and what reads it properly where that finds anything odd.
-
-    Args:
-        source: to write to.
-        schema: of the op.
-        condition: source that is true where outputs are compared with inputs.
-    """
+    """Write a look at `$result` that takes constant time, and what reads it properly where that finds anything odd."""
     pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
     reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
     if len(schema.outputs) == 1 and schema.outputs[0].type == "Tensor[]" and schema.outputs[0].alias_of is None:
@@ -155,11 +138,7 @@ CONSTANTS = frozenset({bool, complex, float, int, str, type(None)})
 
 
 def is_arithmetic(function: Callable[..., object]) -> bool:
-    """Return True if the code of a function only adds, subtracts and multiplies its arguments.
-
-    Args:
-        function: a kernel or a rule; called with plain tensors, numbers, texts, and lists of those.
-    """
+    """Return True if the code of a function only adds, subtracts and multiplies its arguments."""
     if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__:
         return False
     code = function.__code__

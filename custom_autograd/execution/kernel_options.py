@@ -47,13 +47,7 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
 def wrapper_of(schema: Schema, name: str, layouts: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Return a decorator that makes a kernel of a function that relies on layouts.
-
-    Args:
-        schema: of the op.
-        name: of the op, for tracebacks.
-        layouts: by argument, one of LAYOUTS.
-    """
+    """Return a decorator that makes a kernel of a function that relies on layouts."""
     if not layouts:
         return lambda function: function
     source = _source(schema, layouts)
@@ -113,15 +107,7 @@ class Copies:
     op: str
 
     def of(self, arguments: Mapping[str, tuple[Any, Any]], tensors: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
-        """Return the arguments that were copied, each with its copy.
-
-        Args:
-            arguments: by name, what was given, and what the kernel gets (Any: a tensor, a list of them, None).
-            tensors: all that was given.
-
-        Raises:
-            KernelError: nothing can be written back: elements share memory, or it is that of another argument.
-        """
+        """Return the arguments that were copied, each with its copy."""
         found = []
         for name, (given, own) in arguments.items():
             for tensor, copy in zip(tensors_in([given]), tensors_in([own]), strict=True):
@@ -192,11 +178,7 @@ def make_kernel(
     location: str,
     options: KernelOptions,
 ) -> Kernel:
-    """Return the kernel of one device type (Any: takes and returns what the schema says).
-
-    Raises:
-        RegistrationError: a term cannot be kept.
-    """
+    """Return the kernel of one device type (Any: takes and returns what the schema says)."""
     wrap = wrapper_of(declaration.schema, str(declaration.name), _layouts(declaration, location, options))
     name = device_type or "default" if options.name is None else options.name
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:

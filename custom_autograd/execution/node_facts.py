@@ -54,12 +54,7 @@ class NodeFacts:
         return label_of_nodes(self.record.declaration)
 
     def by_name(self, node: Any, tensors: Sequence[Any]) -> dict[str, Any]:  # Any: nodes have no type; tensors or None
-        """Return what a node saved by name, a list for a list of tensors.
-
-        Args:
-            node: a node.
-            tensors: its `saved_tensors`, or a substitute for each of them.
-        """
+        """Return what a node saved by name, a list for a list of tensors."""
         values = restore(tensors, node.saved_lengths) if any(one.is_list for one in self.saved) else tensors
         return {one.name: value for one, value in zip(self.saved, values, strict=True)}
 
@@ -82,11 +77,6 @@ def label_of_nodes(declaration: Declaration) -> str:
 
 def describe_nodes(record: OpRecord, writer: FunctionWriter, function: type[Function]) -> dict[str, Any]:
     """Give the nodes of a generated Function the attributes that show what is known of them.
-
-    Args:
-        record: the op.
-        writer: of the Function.
-        function: the Function.
 
     Returns:
         The attributes (Any: of any type).

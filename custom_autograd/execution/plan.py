@@ -183,12 +183,7 @@ def _users_of_hidden(plan: Plan, users: dict[str, list[str]]) -> list[str] | Non
 
 
 def keeps_metadata(plan: Plan, *, is_strict: bool) -> bool:
-    """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py.
-
-    Args:
-        plan: of the op.
-        is_strict: gradients that are not needed are looked at, too.
-    """
+    """Return True if metadata must be kept; else it is read from the graph: see `known_of` in derivatives.py."""
     schema = plan.declaration.schema
     if is_strict or plan.clears_saved or schema.mutated_arguments or any(rule.wants_meta for rule in plan.rules):
         return True

@@ -87,15 +87,7 @@ class Prover:
         shared: frozenset[str],
         is_tracked: bool,
     ) -> Proof | None:
-        """Return what a kind of call runs, or None if it needs the dispatcher.
-
-        Args:
-            tensors: of the call.
-            device_type: of all tensors, which are on one device.
-            seen: the dispatch keys that act on any of the tensors, as the dispatcher computes them.
-            shared: those that act on all of them.
-            is_tracked: a differentiable tensor requires a gradient.
-        """
+        """Return what a kind of call runs, or None if it needs the dispatcher."""
         changes.tell_once(self.forget)  # then what was not proven is asked again, too
         if _closed or validation.is_overridden() or dispatch.are_lazy_bits_ignored():
             return None

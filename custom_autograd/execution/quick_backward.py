@@ -96,13 +96,7 @@ class ReadingWriter:
     # ----------------------------------------------------------------------------------------------------- reading
 
     def write(self, index: int, inputs: Sequence[str], *, is_asked: bool) -> None:
-        """Write how `$result` becomes one gradient per input of a rule.
-
-        Args:
-            index: of the rule.
-            inputs: that it returns gradients of.
-            is_asked: the rule is called only if one of them needs a gradient, and there are others.
-        """
+        """Write how `$result` becomes one gradient per input of a rule."""
         if len(inputs) == 1:
             self._write_taking_one(index, inputs[0])
         else:
@@ -231,11 +225,7 @@ class Incoming:
         return [f"{self.value} is None"] if is_needed or len(self.fills) > 1 else []
 
     def is_odd(self, *, is_needed: bool) -> str:
-        """Return source that is true where the general backward has to prepare it.
-
-        Args:
-            is_needed: nothing may stand for it where none arrives.
-        """
+        """Return source that is true where the general backward has to prepare it."""
         if self.is_list:
             may_be_none = self.fills == {False} and not is_needed
             return f"not $are_plain({self.value})" + (f" and not {self.is_undefined}" if may_be_none else "")

@@ -40,13 +40,6 @@ def reference_gradients(
 ) -> dict[str, Any]:
     """Return the gradients of some inputs, from a recomputation by the reference.
 
-    Args:
-        plan: of the op.
-        reference: the op in differentiable PyTorch operations.
-        needs: the wanted inputs; a list of bools for a list.
-        grads: by result, the incoming gradient or None.
-        values: all inputs of the op, by name.
-
     Returns:
         By wanted input: a tensor, None if the reference does not depend on it, or a list of those.
     """
@@ -139,9 +132,6 @@ def call_reference(declaration: Declaration, reference: Callable[..., Any], valu
     """Run the reference on inputs by name; its results by output name (Any: what it returns).
 
     A reference that raises under vmap is run once for each sample.
-
-    Raises:
-        GradientError: it returns another number of results than the schema has outputs.
     """
     try:
         return _call(declaration, reference, values)

@@ -24,11 +24,7 @@ from custom_autograd.torch_private.compiler import constant_in_graphs, raise_tex
 
 
 def helpers(declaration: Declaration) -> dict[str, Any]:
-    """Return what the source of the refusals names (Any: functions and classes).
-
-    Args:
-        declaration: of the op.
-    """
+    """Return what the source of the refusals names (Any: functions and classes)."""
     return {
         **{kind.__name__: kind for kind in (Tensor, list, tuple)},
         "isinstance": isinstance,
@@ -66,11 +62,7 @@ def _write_refusal(source: Source, argument: Argument) -> None:
 
 
 def refuse_tracked(declaration: Declaration) -> Callable[[str, Tensor], None]:
-    """Return what raises if a tensor that is given for a number carries a derivative.
-
-    Args:
-        declaration: of the op.
-    """
+    """Return what raises if a tensor that is given for a number carries a derivative."""
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(name: str, what: str) -> str:

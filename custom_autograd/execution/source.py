@@ -68,11 +68,7 @@ class Source:
         return "".join(f"from builtins import {name} as {self.own(name)}\n" for name in renamed) + text
 
     def own(self, name: str) -> str:
-        """Return the spelling of a name of the generator's in this source.
-
-        Args:
-            name: as it is written, without the first `$`.
-        """
+        """Return the spelling of a name of the generator's in this source."""
         if name not in self._own:
             spelling = name.replace("$", "_")
             while spelling in self._taken:
@@ -88,11 +84,6 @@ class Source:
 
 def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Run generated source in a namespace, under a file name that tracebacks and pdb can show.
-
-    Args:
-        text: the source.
-        name: what it was generated for; becomes part of the file name.
-        namespace: what the source may use; what it defines is added to it.
 
     Returns:
         The namespace.
@@ -120,14 +111,7 @@ def own_names(schema: Schema, name: str) -> set[str]:
 
 
 def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
-    """Return source of a parameter list, with defaults.
-
-    Args:
-        schema: of the op.
-        first: a parameter before the op's own.
-        rest: what takes further positional arguments, unless the op does.
-        for_dispatcher: as the dispatcher calls it, with defaults in its form, rather than as users do.
-    """
+    """Return source of a parameter list, with defaults."""
     parts, has_star = [first] if first else [], False
     for argument in schema.arguments:
         is_variadic = argument.is_variadic and not for_dispatcher
@@ -221,23 +205,13 @@ def write_conversions(source: Source, schema: Schema) -> None:
 
 
 def pass_on(schema: Schema, *, to_user: bool = False) -> str:
-    """Return source that hands all arguments on, keyword-only ones by keyword.
-
-    Args:
-        schema: of the op.
-        to_user: to what is called like the op, rather than to the dispatcher.
-    """
+    """Return source that hands all arguments on, keyword-only ones by keyword."""
     values = {a.name: f"{'*' * (to_user and a.is_variadic)}{a.name}" for a in schema.arguments}
     return arguments_of(schema, values)
 
 
 def call_kernel(schema: Schema, *, is_from_dispatcher: bool = False) -> str:
-    """Return source of a call of `$function` with what the dispatcher hands a kernel.
-
-    Args:
-        schema: of the op.
-        is_from_dispatcher: the values came through it already.
-    """
+    """Return source of a call of `$function` with what the dispatcher hands a kernel."""
     values = {a.name: _for_kernel(a, is_from_dispatcher=is_from_dispatcher) for a in schema.arguments}
     return f"$function({arguments_of(schema, values)})"
 
@@ -287,12 +261,7 @@ POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def refuse_more(name: str, parameters: Iterable[tuple[Any, bool]]) -> Callable[[Sequence[Any]], NoReturn]:
-    """Return what raises TypeError for further positional arguments.
-
-    Args:
-        name: of the op.
-        parameters: kind of each, and whether it has a default (Any: the kinds of inspect.Parameter).
-    """
+    """Return what raises TypeError for further positional arguments."""
     with_default = [has_default for kind, has_default in parameters if kind in POSITIONAL]
     most, least = len(with_default), with_default.count(False)
 

@@ -30,16 +30,7 @@ class TangentReader:
         self.visible = list(plan.declaration.schema.visible_results)
 
     def read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
-        """Return the jvp rule's result by name.
-
-        Args:
-            rule: the rule.
-            result: what it returned (Any: whatever the user's code returned).
-            metadata: of the results, by name.
-
-        Raises:
-            GradientError: something is missing or surplus, or is unlike its result.
-        """
+        """Return the jvp rule's result by name."""
         found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
         for name, tangent in found.items():
             for one, known in zip(flat(tangent, keep_none=True), flat(metadata[name], keep_none=True), strict=False):
@@ -176,15 +167,7 @@ class TangentMemory:
         self.viewed = {output.name: output.alias_of for output in declaration.schema.outputs if output.is_view}
 
     def separate(self, tangents: ByName, given: ByName) -> dict[str, Any]:
-        """Return the tangents of an op, with copies of those that share memory.
-
-        Args:
-            tangents: by result, as the rules returned them.
-            given: by input, its tangent.
-
-        Raises:
-            GradientError: the op returns a view, and its tangent is not a view of the tangent of the input.
-        """
+        """Return the tangents of an op, with copies of those that share memory."""
         taken: set[int] = set()
         for tensor in tensors_in(list(given.values())):
             taken |= storages_of(tensor) or set()

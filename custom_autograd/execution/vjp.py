@@ -52,13 +52,7 @@ class OnceDifferentiable(torch.autograd.Function):
 
 
 def forbid_second_derivative(gradient: Any, message: str, dependencies: Sequence[Any]) -> Any:  # Any: with lists
-    """Return a gradient that raises when it is differentiated.
-
-    Args:
-        gradient: a tensor, None, or a list of those.
-        message: of the error.
-        dependencies: what the gradient was computed from; may hold anything.
-    """
+    """Return a gradient that raises when it is differentiated."""
     if not torch.is_grad_enabled():
         return gradient
     if isinstance(gradient, list):
@@ -87,17 +81,8 @@ class Vjp:
     def __call__(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         """Return the gradient of each differentiable input.
 
-        Args:
-            needs: by input, whether its gradient is wanted; a list of bools for a list.
-            grads: by differentiable result, the incoming gradient or None; a list for a list.
-            values: what was saved, by name.
-            metadata: by name, of tensor inputs and results.
-
         Returns:
             By input: a tensor, None, or a list of those for a list.
-
-        Raises:
-            GradientError: a wanted gradient has no rule, or a rule returned something wrong.
         """
         found: dict[str, Any] = {}
         silent = self._silent(grads)

@@ -230,11 +230,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def draw(source: str) -> str:
-    """Return the SVG image that `dot` draws.
-
-    Raises:
-        CustomAutogradError: if `dot` is not installed, or fails.
-    """
+    """Return the SVG image that `dot` draws."""
     program = shutil.which("dot")
     if program is None:
         raise CustomAutogradError(

@@ -42,11 +42,7 @@ def op_of(node: Node) -> Any:
 
 
 def roots_of(given: Recorded | Sequence[Recorded]) -> list[Node]:
-    """Return the nodes at which a graph begins.
-
-    Raises:
-        CustomAutogradError: if a value is not a tensor, a gradient edge or a node, or nothing recorded a tensor.
-    """
+    """Return the nodes at which a graph begins."""
     is_several = isinstance(given, (list, tuple)) and not isinstance(given, GradientEdge)
     values: Sequence[Any] = given if is_several else [given]  # type: ignore[assignment]  # it is one, as was asked
     nodes = [_root(value) for value in values]

@@ -146,19 +146,11 @@ class Compiler(ABC):
 
     @abstractmethod
     def find(self, source: Path) -> list[str]:
-        """Return the command that runs it, as words.
-
-        Raises:
-            KernelUnavailable: it is not on this machine.
-        """
+        """Return the command that runs it, as words."""
 
     @abstractmethod
     def programs(self, source: Path) -> list[str]:
-        """Return the executables whose change may change a library.
-
-        Raises:
-            KernelUnavailable: the compiler is not on this machine.
-        """
+        """Return the executables whose change may change a library."""
 
     @abstractmethod
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
@@ -185,11 +177,7 @@ class Compiler(ABC):
         return library
 
     def dependencies(self, files: Sequence[str]) -> list[str]:
-        """Return the files whose change makes a library stale.
-
-        Args:
-            files: those that the preprocessor read.
-        """
+        """Return the files whose change makes a library stale."""
         return list(files)
 
 

@@ -41,15 +41,7 @@ REGISTRATION = re.compile(r'\bdef\s*\(\s*((?:"\d+"\s*)+)')
 
 
 def find_definition(source: Path, function: str) -> str | None:
-    """Return the schema of a function without its name, `(Tensor x) -> Tensor`; None if the text does not show it.
-
-    Args:
-        source: the C++ file, which calls `m.def` with string literals.
-        function: the name under which it registers the function.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the schema of a function without its name, `(Tensor x) -> Tensor`; None if the text does not show it."""
     return definitions_in(source).get(function)
 
 
@@ -86,17 +78,7 @@ class OneDevice:
     __slots__ = ("_function", "_host", "_names", "_origin")
 
     def __init__(self, function: Callable[..., Any], origin: Origin, names: Sequence[str], host: Sequence[str]) -> None:
-        """Wrap the function.
-
-        Args:
-            function: of torch.ops (Any: what its schema says).
-            origin: of the function.
-            names: its arguments.
-            host: those that may be on the CPU.
-
-        Raises:
-            KernelError: it has no such argument.
-        """
+        """Wrap the function."""
         unknown = [name for name in host if name not in names]
         if unknown:
             problem = f"host= names {unknown[0]!r}, which is not an argument of the function"
@@ -104,11 +86,7 @@ class OneDevice:
         self._function, self._origin, self._names, self._host = function, origin, names, frozenset(host)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
-
-        Raises:
-            KernelError: its tensors are on several devices.
-        """
+        """Call the function."""
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         fixed = {name: value for name, value in given.items() if name not in self._host or not _is_on_cpu(value)}
         error = error_of_devices(self._origin, fixed, HOST)
@@ -328,11 +306,7 @@ class CppKernel(LazyKernel):
 def words(
     function: str, given: Sequence[str], option: str = "flags", example: str = "['-O2', '-Iinclude']"
 ) -> tuple[str, ...]:
-    """Return the words of an option, such as flags for a compiler.
-
-    Raises:
-        KernelError: they are a single text, or hold something else than texts.
-    """
+    """Return the words of an option, such as flags for a compiler."""
     if isinstance(given, str) or not all(isinstance(word, str) for word in given):
         expected, do = "a sequence of str, one for each word", f"give each word as an item: {option}={example}"
         raise KernelError(function, f"'{option}' is not a list of words", expected=expected, found=show(given), do=do)

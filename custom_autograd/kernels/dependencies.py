@@ -51,9 +51,6 @@ def digest_of(files: Iterable[str]) -> str:
     """Return a hash of what files hold.
 
     Of what torch or the system installed it takes size and time: these are some 450 files, which take 15 ms to read.
-
-    Raises:
-        OSError: one of them is not there.
     """
     digest = hashlib.sha256()
     for file in files:

@@ -37,12 +37,7 @@ class Reason:
 
 
 def unavailable(kernel: str, error: Exception) -> KernelUnavailable | None:
-    """Return the error of a kernel that cannot run here, from an exception of its launch; None for any other.
-
-    Args:
-        kernel: its name.
-        error: as the driver, Triton or a compiler raised it.
-    """
+    """Return the error of a kernel that cannot run here, from an exception of its launch; None for any other."""
     is_of_compiler = isinstance(error, subprocess.CalledProcessError)
     reason = COMPILER if is_of_compiler else next((one for one in REASONS if re.search(one.text, str(error))), None)
     if reason is None:
@@ -107,12 +102,7 @@ class FirstLaunch:
         self._name, self._function, self._succeed, self._fail = name, function, succeed, fail
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the function, or of what is called in its place.
-
-        Raises:
-            KernelUnavailable: if the GPU refuses the code, and there is no fallback, or it would read arguments that
-                the function may have written to.
-        """
+        """Return the result of the function, or of what is called in its place."""
         try:
             result = self._function(*args, **kwargs)
         except RuntimeError as error:

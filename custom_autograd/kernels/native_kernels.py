@@ -45,12 +45,7 @@ def library() -> Path | None:
 
 
 def offer(kernel: object, operator: Operator) -> None:
-    """Offer a kernel to native code: now, or when its library is loaded.
-
-    Args:
-        kernel: an object of a class with the two `SLOTS`, whose `__call__` calls the operator.
-        operator: that of the kernel.
-    """
+    """Offer a kernel to native code: now, or when its library is loaded."""
     with _lock:
         _offered[kernel] = operator
         server = _server
@@ -59,12 +54,7 @@ def offer(kernel: object, operator: Operator) -> None:
 
 
 def serve_by(server: Server, library: Path | None = None) -> None:
-    """Pass every kernel that was offered, and every one that will be, to native code.
-
-    Args:
-        server: takes a kernel and its operator.
-        library: the file of the library that holds the native code.
-    """
+    """Pass every kernel that was offered, and every one that will be, to native code."""
     global _server, _library
     with _lock:
         _server, _library = server, library

@@ -23,14 +23,6 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
     An array shares its tensor's memory. That of a lazily conjugated or negated tensor cannot: it is a copy, and
     read-only, so that what would be written to it is not silently lost.
-
-    Args:
-        function: the kernel that they are for; named in messages.
-        args: the positional arguments.
-        kwargs: the keyword arguments.
-
-    Raises:
-        KernelError: a tensor has a dtype, device, layout or class that NumPy has not.
     """
     try:
         return [replaced(value) for value in ((*args, *kwargs.values()) if kwargs else args)]
@@ -49,14 +41,6 @@ def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence
 
     A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
     argument, of what the kernel keeps, of what is read-only, and of what has a negative stride.
-
-    Args:
-        function: the kernel; named in messages.
-        holder: a list of the result alone: it is emptied, so that references to the result can be counted.
-        arrays: what the kernel was called with.
-
-    Raises:
-        KernelError: an array has a dtype that PyTorch has not, or is of a subclass, whose meaning would be lost.
     """
     return released(function, holder, [arrays])
 

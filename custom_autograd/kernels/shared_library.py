@@ -75,22 +75,14 @@ def is_intact(library: Path) -> bool:
 
 
 def require_safe(folder: Path) -> None:
-    """Check that no other user can put a library into a folder.
-
-    Raises:
-        PermissionError: one can.
-    """
+    """Check that no other user can put a library into a folder."""
     reason = why_unsafe(folder)
     if reason:
         raise PermissionError(errno.EPERM, f"libraries of this folder may be another user's: {reason}", str(folder))
 
 
 def why_unsafe(path: Path) -> str:
-    """Return why another user, other than root, can change a file or a folder; empty if none can.
-
-    Raises:
-        OSError: it is not there.
-    """
+    """Return why another user, other than root, can change a file or a folder; empty if none can."""
     status = path.stat()
     if not hasattr(os, "getuid"):  # Windows, where nothing is built
         return ""
@@ -108,16 +100,8 @@ def digest_of_contents(file: Path) -> str:
 def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:
     """Return the library of a source, from the cache or newly built.
 
-    Args:
-        source: the C++ or CUDA C++ file.
-        flags: further flags for the compiler.
-        compiler: that of the source's language; without one, that of C++.
-
     Returns:
         The namespace in which the source registers its functions, and the library's path.
-
-    Raises:
-        KernelUnavailable: the source cannot be read or built, or the cache cannot be written.
     """
     try:
         build = Build(source.absolute(), tuple(flags), compiler or CPP, cache_folder())
@@ -260,11 +244,7 @@ def hashed(source: Path, *parts: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the libraries: that of CUSTOM_AUTOGRAD_CACHE, else one in the user's cache folder.
-
-    Raises:
-        FileNotFoundError: it is in the home folder of a user who has none.
-    """
+    """Return the folder of the libraries: that of CUSTOM_AUTOGRAD_CACHE, else one in the user's cache folder."""
     chosen, base = os.environ.get("CUSTOM_AUTOGRAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if chosen:
         return expanded(chosen, f"CUSTOM_AUTOGRAD_CACHE={chosen}") / "kernels"
@@ -273,11 +253,7 @@ def cache_folder() -> Path:
 
 
 def require_writable(folder: Path) -> None:
-    """Check that a folder can be written to, or made.
-
-    Raises:
-        OSError: it cannot be.
-    """
+    """Check that a folder can be written to, or made."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     code = errno.EACCES if existing.is_dir() else errno.ENOTDIR
     if code == errno.ENOTDIR or not os.access(existing, os.W_OK | os.X_OK):

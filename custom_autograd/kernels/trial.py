@@ -35,10 +35,6 @@ def failure_of(library: Path, native: Path | None = None) -> Failure | None:
 
     A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes on
     without what it cannot register, and only prints that: such a library fails the trial too.
-
-    Args:
-        library: the new library.
-        native: the library of native calls, if that is built: exceptions have to arrive in it as well.
     """
     if not sys.executable:  # Python within another program: nothing to try it with
         return None

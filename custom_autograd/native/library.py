@@ -32,11 +32,7 @@ SOURCE = Path(__file__).parent / "source" / "call.cpp"
 
 
 def parse_mode() -> str:
-    """Return "0", "1" or "require", as the environment says.
-
-    Raises:
-        CustomAutogradError: it says something else.
-    """
+    """Return "0", "1" or "require", as the environment says."""
     mode = os.environ.get(VARIABLE) or "1"
     if mode in ("0", "1", "require"):
         return mode
@@ -60,14 +56,7 @@ class Library:
         self._thread: threading.Thread | None = None
 
     def request(self, when_loaded: Callable[[ModuleType], None]) -> None:
-        """Load the library, in a thread of its own unless it is required; at once only if it is.
-
-        Args:
-            when_loaded: called with the library.
-
-        Raises:
-            KernelUnavailable: it is required, and cannot be built.
-        """
+        """Load the library, in a thread of its own unless it is required; at once only if it is."""
         if self.mode == "0" or self.module is not None or self._thread is not None:
             return
         if self.mode == "require":
@@ -80,11 +69,7 @@ class Library:
                 self._thread.start()
 
     def load(self) -> ModuleType:
-        """Return the library, built if need be.
-
-        Raises:
-            KernelUnavailable: there is no compiler, it refuses the source, or this Python or torch is not one of ours.
-        """
+        """Return the library, built if need be."""
         with self._lock:
             if self.module is None:
                 try:
@@ -121,11 +106,7 @@ class Library:
 
 
 def build_library() -> Path:
-    """Return the library's file, built if need be.
-
-    Raises:
-        KernelUnavailable: it cannot be built or would not be right here; the message says why.
-    """
+    """Return the library's file, built if need be."""
     _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
     from custom_autograd.native.extension_compiler import ExtensionCompiler
@@ -134,11 +115,7 @@ def build_library() -> Path:
 
 
 def find_built() -> Path | None:
-    """Return the library's file if it is built, or None if it can be built.
-
-    Raises:
-        KernelUnavailable: it cannot be, or would not be right here; the message says why.
-    """
+    """Return the library's file if it is built, or None if it can be built."""
     _refuse_foreign_python()
     from custom_autograd.kernels.shared_library import ANOTHER_CACHE, Build, cache_folder, require_writable  # compilers
     from custom_autograd.native.extension_compiler import ExtensionCompiler

@@ -102,16 +102,7 @@ class NativeCalls:
                 set_function(self._overload, original)
 
     def learn(self, call: Any, values: tuple[Any, ...], device_type: str, seen: int, shared: int, tracked: int) -> None:
-        """Pass the kind of a call to native code if it can be proven; it is kept there if this call passes every check.
-
-        Args:
-            call: the native object.
-            values: the arguments, one for each of the schema; tensors are plain, and none of a mode or a transform.
-            device_type: of all tensors.
-            seen: the dispatch keys that act on any of them, as bits.
-            shared: those that act on all of them.
-            tracked: the arguments that require a gradient, as bits.
-        """
+        """Pass the kind of a call to native code if it can be proven; it is kept if this call passes every check."""
         self._release_if_moved()
         if not NativeCalls.are_learnt or tracked & self._fixed:
             return

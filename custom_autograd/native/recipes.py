@@ -47,12 +47,7 @@ class DropInFacts:
 
 
 def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> DropInFacts | None:
-    """Return facts for native code about rules that see a ctx, or None if the op has none.
-
-    Args:
-        recording: facts about the nodes of the op.
-        forget: forgets all native calls of the op.
-    """
+    """Return facts for native code about rules that see a ctx, or None if the op has none."""
     if recording.plan.drop_in is None or recording.has_wrapped_backward:
         return None
     drop_in = recording.derivatives.drop_in
@@ -175,12 +170,7 @@ class Recipe:
     """
 
     def __init__(self, generated: GeneratedOp, forget: Callable[[], None]) -> None:
-        """Make the recipe.
-
-        Args:
-            generated: the generated code of the op, of which most native nodes need none.
-            forget: forgets all native calls of the op.
-        """
+        """Make the recipe."""
         self._generated, self._recording = generated, generated.recording_facts
         plan = self._plan = self._recording.plan
         schema = plan.declaration.schema
@@ -267,16 +257,7 @@ class Recipe:
         kept: Any,
         is_traced: bool,  # native code passes it
     ) -> NativeContext:
-        """Return a ctx for a node.
-
-        Args:
-            node: the node (Any: nodes have no type).
-            saved: its saved tensors.
-            needs: which inputs lead to one that requires a gradient.
-            lengths: of the lists among inputs and saved values, of an op that has lists.
-            kept: the values that it keeps (Any: of any type).
-            is_traced: compiled autograd asks.
-        """
+        """Return a ctx for a node."""
         recording = self._recording
         context: Any = NativeContext(self._generated.recording.function, node, saved, needs)
         if lengths is not None:

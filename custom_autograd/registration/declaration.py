@@ -44,11 +44,7 @@ class Declaration:
     composition: Callable[..., Any] | None = None  # Any: as above
 
     def origin(self, rule: str | None = None) -> Origin:
-        """Return what errors about the op have in common.
-
-        Args:
-            rule: file:line of the rule, kernel or fake at fault, if there is one.
-        """
+        """Return what errors about the op have in common."""
         return Origin(str(self.name), self.location, rule)
 
 
@@ -60,13 +56,7 @@ class OpKernel(ABC):
 
     @abstractmethod
     def of_op(self, op: str, arguments: Sequence[str], written: Collection[str]) -> Function:
-        """Return the kernel as an op calls it.
-
-        Args:
-            op: its qualified name.
-            arguments: the positional arguments by name, in order; those beyond them belong to the last.
-            written: the names of the arguments that the op writes to.
-        """
+        """Return the kernel as an op calls it."""
 
 
 def kernel_of_op(function: Function, op: str, arguments: Sequence[str], written: Iterable[str]) -> Function:

@@ -1,4 +1,4 @@
-"""Kernel: one function that computes an op on one device type, when it may run, and the choice among several, one of which may be forced."""
+"""Kernel: one function that computes an op on one device type; when it may run, the choice among several, forcing."""
 
 from __future__ import annotations
 
@@ -106,11 +106,7 @@ class Condition:
     op: str
 
     def refusal(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Return None if the kernel takes these arguments, else the reason that was given, or nothing: see `text`.
-
-        Raises:
-            KernelError: the function returns something other than a bool.
-        """
+        """Return None if the kernel takes these arguments, else the reason that was given, or nothing: see `text`."""
         values = self.bind(*args, **kwargs)
         try:
             answer = self.function(**{name: values[name] for name in self.names})
@@ -151,11 +147,7 @@ class Choice:
         return getattr(self._here, "kernel", None)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        """Return what that kernel returns.
-
-        Raises:
-            KernelError: none accepts them; the message says why.
-        """
+        """Return what that kernel returns."""
         refusals: dict[Kernel, str] = {}
         for kernel in self._kernels.candidates(self._device_type):
             reason = None if kernel.when is None else kernel.when.refusal(args, kwargs)
@@ -207,11 +199,7 @@ def insisting(key: int, name: str) -> Iterator[None]:
 
 
 def wanted_by_environment(op: Name) -> str | None:
-    """Return the kernel that the environment forces on an op, or None.
-
-    Raises:
-        KernelError: the variable cannot be read.
-    """
+    """Return the kernel that the environment forces on an op, or None."""
     if VARIABLE not in os.environ:  # `get` raises and catches a KeyError, which takes five times as long
         return None
     return _parse(os.environ[VARIABLE]).get(str(op))

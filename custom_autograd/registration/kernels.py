@@ -14,9 +14,16 @@ from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWa
 from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.core.messages import first_line
 from custom_autograd.core.signatures import is_other_closure, is_redefinition
-from custom_autograd.registration import kernel, kernel_errors
+from custom_autograd.registration import kernel_errors
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernel import Choice, Kernel, declared_kernel
+from custom_autograd.registration.kernel import (
+    Choice,
+    Kernel,
+    declared_kernel,
+    insisting,
+    wanted_by_environment,
+    wanted_here,
+)
 from custom_autograd.torch_private.definitions import changes
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
@@ -87,11 +94,7 @@ class Kernels(Mapping["str | None", Kernel]):
         return self._unavailable
 
     def add(self, *added: Kernel, replace: bool) -> None:
-        """Add kernels: all of them, or none.
-
-        Raises:
-            RegistrationError: if a device type has another of that name already, without `replace`.
-        """
+        """Add kernels: all of them, or none."""
         kernels = self._kernels
         for kernel in added:
             its = kernels.get(kernel.device_type, ())
@@ -108,11 +111,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._changed()
 
     def choose(self, device_type: str | None) -> Function:
-        """Return the function that serves a device type now.
-
-        Raises:
-            KernelError: the device type has no kernel and there is no default one.
-        """
+        """Return the function that serves a device type now."""
         chosen = self._chosen
         function = chosen.get(device_type)
         if function is None:
@@ -131,7 +130,7 @@ class Kernels(Mapping["str | None", Kernel]):
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what serves a device type, in order, but for what a thread forces."""
         found = self._all_for(device_type)
-        wanted = kernel.wanted_by_environment(self._declaration.name)
+        wanted = wanted_by_environment(self._declaration.name)
         return self.named(wanted, found, device_type) if wanted else found
 
     def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
@@ -163,14 +162,10 @@ class Kernels(Mapping["str | None", Kernel]):
 
     def wanted(self) -> str | None:
         """Return the name of the kernel that has to run in this thread, or none."""
-        return kernel.wanted_here(id(self)) if self._is_insisted_on else None
+        return wanted_here(id(self)) if self._is_insisted_on else None
 
     def named(self, name: str, candidates: Sequence[Kernel], device_type: str | None) -> Sequence[Kernel]:
-        """Return those of that name.
-
-        Raises:
-            KernelError: there is none.
-        """
+        """Return those of that name."""
         found = [kernel for kernel in candidates if kernel.name == name]
         if found:
             return found
@@ -178,16 +173,12 @@ class Kernels(Mapping["str | None", Kernel]):
 
     @contextmanager
     def insist(self, name: str) -> Iterator[None]:
-        """Run only kernels of that name in this thread while the context is open, and in backward passes it starts.
-
-        Raises:
-            KernelError: no device type has one.
-        """
+        """Run only kernels of that name in this thread while the context is open, and in backward passes it starts."""
         self.named(name, tuple(self.all()), None)
         if not self._is_insisted_on:  # and from now on every call looks for forced kernels
             self._is_insisted_on = True
             self._changed()
-        with kernel.insisting(id(self), name):
+        with insisting(id(self), name):
             yield
 
     def trust(self, kernel: Kernel) -> None:
@@ -197,11 +188,7 @@ class Kernels(Mapping["str | None", Kernel]):
             self._changed()
 
     def pass_over(self, kernel: Kernel, error: KernelUnavailable) -> None:
-        """Note that a kernel cannot run in this process, and warn of it.
-
-        Raises:
-            KernelUnavailable: the error, if the kernel may have written to arguments that another one would read.
-        """
+        """Note that a kernel cannot run in this process, and warn of it."""
         if error.is_late and self._declaration.schema.mutated_arguments:
             raise error
         self._unavailable = {**self._unavailable, kernel: first_line(error)}
@@ -234,17 +221,13 @@ class Kernels(Mapping["str | None", Kernel]):
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
-        wanted = self.wanted() or kernel.wanted_by_environment(self._declaration.name)
+        wanted = self.wanted() or wanted_by_environment(self._declaration.name)
         if wanted is not None:
             return kernel_errors.declined(self._declaration, wanted, listed)
         return kernel_errors.none_accepts(self._declaration, device_type, listed)
 
     def instead(self, function: Function, error: KernelUnavailable) -> Function:
-        """Return what serves a call in place of a kernel that has run before, and is not available now.
-
-        Raises:
-            KernelUnavailable: nothing does.
-        """
+        """Return what serves a call in place of a kernel that has run before, and is not available now."""
         function = kernel_behind(function)
         kernel = next((one for one in self.all() if one.function is function), None)
         if kernel is None or len(self._candidates(kernel.device_type)) == 1:

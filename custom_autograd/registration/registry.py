@@ -211,15 +211,8 @@ _lock = threading.RLock()
 def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecord | None]:
     """Take the name of a new op.
 
-    Args:
-        declaration: the op.
-        replace: another declaration may have the name. An op that had it loses it, and keeps working under another.
-
     Returns:
         The new entry, and the one it replaces, if any.
-
-    Raises:
-        DeclarationError: if another declaration has the name, without `replace`, or something outside this package.
     """
     name = str(declaration.name)
     with _lock:

@@ -20,11 +20,7 @@ from custom_autograd.schema.schema import Schema
 
 
 def check_call(declaration: Declaration, title: str, function: Callable[..., Any]) -> None:
-    """Check that a function can be called with the op's arguments, in their order.
-
-    Raises:
-        RegistrationError: it cannot, or its parameters are the op's in another order.
-    """
+    """Check that a function can be called with the op's arguments, in their order."""
     schema = declaration.schema
     check_signature(declaration, title, function, positional_of(schema), keywords_of(schema))
 
@@ -46,11 +42,7 @@ def check_signature(
     positional: Iterable[str],
     keywords: Iterable[str] = (),
 ) -> None:
-    """Check that a function accepts these positional arguments and keywords; a builtin shows its mistakes when called.
-
-    Raises:
-        RegistrationError: it is not a function, it does not, or its parameters are those in another order.
-    """
+    """Check that a function accepts these positional arguments and keywords; a builtin raises when called."""
     if not callable(function):
         raise origin_of(declaration, function).error(
             RegistrationError, f"the {title} is not callable", expected="a function", found=repr(function)
@@ -85,11 +77,7 @@ def check_order(
     signature: inspect.Signature,
     positional: Iterable[str],
 ) -> None:
-    """Refuse a function that is called by position, and that calls an argument what another one is called.
-
-    Raises:
-        RegistrationError: a parameter stands in another place than the argument of its name.
-    """
+    """Refuse a function that is called by position, and that calls an argument what another one is called."""
     expected = list(positional)
     parameters = [p for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
     by_position = ["*" * (p.kind is p.VAR_POSITIONAL) + p.name for p in parameters]
@@ -162,17 +150,7 @@ def bind_gradient(
     materialize_grads: bool,
     surrogate: str | None,
 ) -> Gradient:
-    """Bind the gradients of some inputs by the names of the function's parameters.
-
-    Args:
-        declaration: of the op.
-        function: the rule.
-        named: the inputs as the author named them.
-        inputs: the tensors among them.
-        once_differentiable: as in `register_backward`.
-        materialize_grads: as in `register_backward`.
-        surrogate: as in `register_backward`.
-    """
+    """Bind the gradients of some inputs by the names of the function's parameters."""
     names, optional = _bind_gradients(declaration, Gradient.title_of(named), function)
     check_surrogate(declaration, function, surrogate)
     facts = location_of(function), function, names, inputs, once_differentiable, materialize_grads, optional, surrogate
@@ -248,18 +226,7 @@ def bind_names(
     values: Mapping[str, str],
     special: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the names that a rule is called with.
-
-    Args:
-        declaration: of the op.
-        title: the words for the rule in messages.
-        function: the rule.
-        values: the inputs and outputs that it can name, with what each is.
-        special: what else it can name, with what each is.
-
-    Raises:
-        RegistrationError: if a parameter names nothing, or two things.
-    """
+    """Return the names that a rule is called with."""
     return tuple(parameter.name for parameter in _bind(declaration, title, function, values, special))
 
 

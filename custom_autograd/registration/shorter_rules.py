@@ -60,18 +60,8 @@ def take_all(
 ) -> Function:
     """Return a rule that takes all arguments of an op, made from one that may leave out some with defaults.
 
-    Args:
-        declaration: of the op.
-        title: the words for the rule in messages.
-        function: the rule; it is returned as it is if it takes all arguments, or fits no call.
-        parameters: the arguments of the op.
-        leading: what the rule takes before them; if "in_dims" is there, it has an entry for each argument.
-
     Returns:
         The rule. It raises KernelError if a call passes another value than the default for what `function` leaves out.
-
-    Raises:
-        RegistrationError: its parameters are the op's arguments in another order.
     """
     left_out = _find_left_out(function, parameters, len(leading))
     if not left_out:

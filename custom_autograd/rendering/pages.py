@@ -6,13 +6,7 @@ OWN = "custom_autograd.rendering"
 
 
 def render(room: str, template: str, **values: object) -> str:
-    """Return a template of a room, filled in; every text in it is escaped.
-
-    Args:
-        room: the package whose folder `templates` has the template.
-        template: the name of its file.
-        values: what the template names.
-    """
+    """Return a template of a room, filled in; every text in it is escaped."""
     import jinja2  # comes with torch, and only HTML needs it
 
     folders = [files(package) / "templates" for package in (room, OWN)]

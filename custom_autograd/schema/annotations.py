@@ -86,12 +86,7 @@ def _behind_class(annotation: type) -> Any:  # Any: see above
 
 
 def hints_of(annotated: Callable[..., Any]) -> dict[str, Any]:  # Any: an annotation can be any object
-    """Return the annotations of a function or a class by name, as `typing.get_type_hints` does.
-
-    Raises:
-        NameError: a text names what is not global.
-        TypeError: an annotation is not a type.
-    """
+    """Return the annotations of a function or a class by name, as `typing.get_type_hints` does."""
     found = _find_classes(annotated)
     return _hints_of(annotated) if found is None else found
 
@@ -153,11 +148,7 @@ class Written:
 
 
 def read_function(function: Callable[..., Any], options: DeclarationOptions, refuse: Refusal) -> Written:
-    """Return the signature and the annotations of a function that is declared as an op.
-
-    Raises:
-        DeclarationError: an annotation cannot be read.
-    """
+    """Return the signature and the annotations of a function that is declared as an op."""
     if options.schema is not None:
         return Written(signature_of_code(function), {})
     signature = find_signature(function)

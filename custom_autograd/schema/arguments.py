@@ -156,11 +156,7 @@ class Declared:
 def read_arguments(
     signature: inspect.Signature, annotations: dict[str, Any], options: DeclarationOptions, refuse: Refusal
 ) -> dict[str, Declared]:
-    """Return what the schema will say of each parameter, by name.
-
-    Raises:
-        DeclarationError: a parameter cannot be an argument of an op; the message says why.
-    """
+    """Return what the schema will say of each parameter, by name."""
     check_static(tuple(signature.parameters), options, refuse)
     _check_annotated(signature, options, refuse)
     found = []
@@ -303,14 +299,7 @@ REFUSAL = re.compile(
 def error_of_type(
     origin: Origin, operator: str, error: Exception, examples: Mapping[str, str] | None = None
 ) -> KernelError | None:
-    """Return the error of a call whose argument has the wrong type; None if the exception is about anything else.
-
-    Args:
-        origin: of the op or the kernel.
-        operator: its name in the dispatcher, "namespace::name".
-        error: what the dispatcher raised.
-        examples: by argument, a value that it takes; None if its type is all that is known.
-    """
+    """Return the error of a call whose argument has the wrong type; None if the exception is about anything else."""
     told = REFUSAL.match(str(error))
     if told is None or told["op"] != operator:
         return None

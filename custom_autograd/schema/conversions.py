@@ -59,11 +59,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
         self.label = label
 
     def __missing__(self, text: str) -> NoReturn:
-        """Refuse a text without a value.
-
-        Raises:
-            KernelError: always.
-        """
+        """Refuse a text without a value."""
         problem = f"{text!r} stands for no value of an argument that travels as text"
         do = "give torch.ops one of the texts above, or call the op itself, which takes the values"
         raise KernelError(self.label, problem, expected=f"one of {', '.join(map(repr, self))}", do=do)
@@ -299,11 +295,7 @@ def static_type(argument: str, refuse: Refusal, *, is_optional: bool) -> Argumen
 
 
 def path_of(value: Any) -> str:  # Any: a function or class, or wrongly something else
-    """Return the name by which a function or class can be imported, here and in any process that has its module.
-
-    Raises:
-        ValueError: there is none, or something else has it.
-    """
+    """Return the name by which a function or class can be imported, here and in any process that has its module."""
     path, problem = _path_or_problem(value)
     if problem:
         raise ValueError(problem)
@@ -335,11 +327,7 @@ def _candidates(value: Any) -> list[str]:
 
 
 def _load(argument: str, refuse: Refusal, path: str) -> Any:  # Any: what was passed
-    """Return what has a path.
-
-    Raises:
-        KernelError: its module is not imported, or has nothing of that name.
-    """
+    """Return what has a path."""
     found = find_imported(path)
     if found is not None:
         return found

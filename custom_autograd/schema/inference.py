@@ -32,9 +32,6 @@ def check_annotations(
     """Raise if an annotation has another type than the schema, which decides what the function gets.
 
     Whether None is taken, the length of a list, and annotations of other kinds of values are not compared.
-
-    Raises:
-        DeclarationError: an annotation does not agree; the message has both spellings.
     """
     try:
         hints = hints_of(unwrap(function))
@@ -85,11 +82,7 @@ def _plain(spelling: str) -> str:
 
 
 def schema_of(function: Callable[..., Any], written: Written, options: DeclarationOptions, refuse: Refusal) -> Schema:
-    """Infer the schema of an op from the annotations of its function, or read it from `options.schema`.
-
-    Raises:
-        DeclarationError: something in the declaration cannot be an op; the message says what and where.
-    """
+    """Infer the schema of an op from the annotations of its function, or read it from `options.schema`."""
     signature, annotations = written.signature, written.annotations
     if signature is None and options.schema is None:
         raise _no_signature(function, refuse)

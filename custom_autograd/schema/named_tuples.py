@@ -13,14 +13,7 @@ Refuse: TypeAlias = Callable[..., NoReturn]
 
 
 def in_order_of(names: Sequence[str], values: Any, refuse: Refuse, *, prefixes: Sequence[str] = ()) -> Any:
-    """Return the values of a NamedTuple in the order of names, if its fields are these; anything else as it is.
-
-    Args:
-        names: in the order that is wanted.
-        values: what user code returned (Any: whatever that is); torch.return_types have fields, too.
-        refuse: called where the fields are not the names, and one of them is a name that belongs in another place.
-        prefixes: what the fields may have before the names, such as `grad_`.
-    """
+    """Return the values of a NamedTuple in the order of names, if its fields are these; anything else as it is."""
     for prefix in ("", *prefixes):
         wanted = [prefix + name for name in names]
         misplaced = find_misplaced(wanted, values)
@@ -44,12 +37,7 @@ def by_fields(names: Sequence[str], values: Any) -> Any:
 
 
 def find_misplaced(names: Sequence[str], values: Any) -> str | None:
-    """Return a field of a NamedTuple with a name that belongs in another place; None if its fields are the names.
-
-    Args:
-        names: in their order.
-        values: what user code returned (Any: whatever that is).
-    """
+    """Return a field of a NamedTuple with a name that belongs in another place; None if its fields are the names."""
     fields = _fields_of(values)
     if set(fields) == set(names):
         return None
@@ -66,13 +54,7 @@ def _fields_of(values: Any) -> tuple[str, ...]:
 
 
 def sole_value(schema: Schema, value: Any) -> Any:
-    """Return what is in a tuple of one that user code returned for the one output of an op; anything else as it is.
-
-    Args:
-        schema: of the op. Its one output may be a list whose tensors are in a tuple: what is around a list is a tuple
-            of one by the schema, or a NamedTuple with the name of the output.
-        value: what user code returned (Any: whatever that is).
-    """
+    """Return what is in a tuple of one that user code returned for the one output of an op; anything else as it is."""
     if not isinstance(value, tuple) or len(value) != 1:
         return value
     (output,) = schema.outputs

@@ -41,16 +41,7 @@ class Name:
 
 
 def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = False) -> Name:
-    """Read 'namespace::name' or 'namespace::name.overload'.
-
-    Args:
-        text: what the author wrote.
-        declared: file:line of the declaration, for the message; None if it has none.
-        is_torchs: PyTorch itself declares the op, and may use its own namespaces.
-
-    Raises:
-        DeclarationError: if there is no namespace, a part is not an identifier, or the namespace is PyTorch's own.
-    """
+    """Read 'namespace::name' or 'namespace::name.overload'."""
     if not isinstance(text, str):
         raise _refusal(str(text), "the name of an op is a string", declared, do="write custom_op('namespace::name')")
     namespace, separator, qualifier = text.partition("::")

@@ -25,11 +25,7 @@ from custom_autograd.torch_private.definitions import ParsedValue, parse_schema
 def find_source(
     name: str, result: ParsedValue, arguments: tuple[ParsedValue, ...], refuse: Refusal
 ) -> ParsedValue | None:
-    """Return the argument that an output aliases, as the schema says; None if its memory is new.
-
-    Raises:
-        DeclarationError: the output has a mark that no argument has.
-    """
+    """Return the argument that an output aliases, as the schema says; None if its memory is new."""
     source = next((a for a in arguments if a.alias_set & result.alias_set), None)
     if result.alias_set and source is None:
         raise refuse(
@@ -42,11 +38,7 @@ def find_source(
 
 
 def check_aliases(schema: Schema, options: DeclarationOptions, refuse: Refusal) -> None:
-    """Check `aliases=`, which maps names of outputs to names of inputs.
-
-    Raises:
-        DeclarationError: a name is unknown, is not a single tensor, or aliases already.
-    """
+    """Check `aliases=`, which maps names of outputs to names of inputs."""
     outputs = {output.name: output for output in schema.outputs}
     for output, argument in options.aliases:
         for name, valid, kind in ((output, schema.output_names, "output"), (argument, schema.argument_names, "input")):
@@ -80,16 +72,7 @@ def parse(
     options: DeclarationOptions,
     refuse: Refusal,
 ) -> Schema:
-    """Parse the schema text, and add what the text cannot say: names, hidden outputs, conversions.
-
-    Args:
-        text: the schema, without the name of the op.
-        signature: of the function; None if it has none.
-        annotations: of the function, by name; empty for a schema that the author wrote.
-        declared: what the text was made from, by name; empty for a schema that the author wrote.
-        options: of the author.
-        refuse: makes the error for what cannot be.
-    """
+    """Parse the schema text, and add what the text cannot say: names, hidden outputs, conversions."""
     if not text.startswith("("):
         raise refuse(
             "the schema does not begin with '('",

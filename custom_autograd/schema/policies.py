@@ -45,10 +45,6 @@ class CastPolicy:
     def dtype_of(self, cast: Cast, other: torch.dtype | None) -> torch.dtype | None:
         """Return the dtype that a cast means now.
 
-        Args:
-            cast: of an argument or an output.
-            other: the dtype of "promote" or "input" in the call at hand.
-
         Returns:
             The dtype, or None if a tensor keeps its own.
         """

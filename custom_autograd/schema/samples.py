@@ -268,18 +268,8 @@ class TensorFactory:
     ) -> Tensor:
         """Return a new tensor, uniform in [low, high).
 
-        Args:
-            shape: the sizes; none for a tensor without dimensions.
-            dtype: the dtype, else the one under test.
-            low: the least value; -2 for floating and complex dtypes (each part), 0 for integers.
-            high: the bound above; 4 more than `low`, 10 more for integers.
-            requires_grad: whether it requires grad; by default floating and complex tensors do.
-
         Returns:
             A contiguous tensor of the given shape on `device`.
-
-        Raises:
-            CheckError: `low` is not below `high`, or gradients are asked of an integer tensor.
         """
         dtype = self.dtype if dtype is None else dtype
         is_differentiable = dtype.is_floating_point or dtype.is_complex
@@ -292,12 +282,7 @@ class TensorFactory:
         )
 
     def tensor(self, data: object, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a tensor of given values, such as offsets or labels, on the device under test; nothing is drawn.
-
-        Args:
-            data: a number, numbers in nested sequences, an array or a tensor; it is copied.
-            dtype: by default the dtype under test for real numbers, else that of `torch.tensor`: int64 for integers.
-        """
+        """Return a tensor of given values, such as offsets or labels, on the device under test; nothing is drawn."""
         if dtype is None:
             found = torch.as_tensor(data).dtype
             dtype = self.dtype if found.is_floating_point else found

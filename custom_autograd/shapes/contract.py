@@ -38,11 +38,7 @@ def numbers_of(line: Line, schema: Schema) -> tuple[str, ...]:
 
 
 def check_line(line: Line, schema: Schema) -> None:
-    """Check that a line fits an op.
-
-    Raises:
-        LineMismatch: it does not.
-    """
+    """Check that a line fits an op."""
     arguments = {argument.name: argument for argument in schema.tensor_arguments}
     outputs = {output.name: output for output in schema.fresh_outputs}
     _check_names("input", line.inputs, list(arguments), [a.name for a in schema.arguments], line)
@@ -120,16 +116,7 @@ DIM = re.compile(r"(?:\w+=)?(?P<text>\.\.\.|[#*]*\w+)")
 
 
 def line_of_annotations(function: Callable[..., Any], schema: Schema, along: Sequence[str]) -> str:
-    """Return the line that the annotations of a function say.
-
-    Args:
-        function: the op's.
-        schema: of the op.
-        along: the names of dimensions that go in brackets.
-
-    Raises:
-        LineMismatch: a tensor has no such annotation, or one that this notation cannot say; or nothing has a name.
-    """
+    """Return the line that the annotations of a function say."""
     try:
         hints = hints_of(unwrap(function))
     except (NameError, TypeError, AttributeError):

@@ -47,13 +47,7 @@ class Cut:
 
 
 def cuts_of(line: Line, shapes: Shapes, sizes: Sizes) -> Iterator[Cut]:
-    """Yield every cut of a call.
-
-    Args:
-        line: the line.
-        shapes: of the inputs.
-        sizes: of the names.
-    """
+    """Yield every cut of a call."""
     for name in _candidates(line):
         if name not in sizes:
             continue
@@ -65,15 +59,7 @@ def cuts_of(line: Line, shapes: Shapes, sizes: Sizes) -> Iterator[Cut]:
 
 
 def cut_of(line: Line, shapes: Shapes, sizes: Sizes, name: str, index: int | None = None) -> Cut:
-    """Return the cut along one dimension, which may be in brackets.
-
-    Args:
-        line: the line.
-        shapes: of the inputs.
-        sizes: of the names.
-        name: of the dimension.
-        index: of the dimension within a group.
-    """
+    """Return the cut along one dimension, which may be in brackets."""
     inputs = {
         item.name: tuple(_position(item, shape, sizes, name, index) for shape in shapes.get(item.name, ()))
         for item in line.inputs
@@ -142,12 +128,7 @@ def can_be_batched(declaration: Declaration) -> bool:
 
 
 def group_of_batch(line: Line, dims: Values) -> str | None:
-    """Return the group in front of which the batch goes, or None if there is none.
-
-    Args:
-        line: of the call.
-        dims: by argument, the dimension of its batch, or those of a list; None for one without.
-    """
+    """Return the group in front of which the batch goes, or None if there is none."""
     batched = [item for item in line.inputs if _is_batched(dims[item.name])]
     groups = {_leading(item) for item in (*batched, *line.outputs)}
     group = groups.pop() if len(groups) == 1 else None
@@ -156,15 +137,7 @@ def group_of_batch(line: Line, dims: Values) -> str | None:
 
 
 def with_batch_in_front(line: Line, group: str, values: Values, dims: Values, size: int) -> dict[str, Any]:
-    """Return the arguments of the one call: a batch in front of the group wherever it is.
-
-    Args:
-        line: of the call.
-        group: from `group_of_batch`.
-        values: the arguments, with their batches.
-        dims: where those are.
-        size: of the batch.
-    """
+    """Return the arguments of the one call: a batch in front of the group wherever it is."""
     found = dict(values)
     items = [item for item in line.inputs if _leading(item) == group]
     ranks = [

@@ -69,11 +69,7 @@ class DescribedOp:
         return self.rule.shapes is not None and self._lines[self.rule.shapes][0].unknown_output() is not None
 
     def line(self, values: Values) -> Line:
-        """Return the line of a call.
-
-        Raises:
-            RegistrationError: the function does not return one that can be read and fits the op.
-        """
+        """Return the line of a call."""
         return self._line(values)[0]
 
     def shapes(self, values: Values) -> dict[str, tuple[Shape, ...]]:
@@ -81,11 +77,7 @@ class DescribedOp:
         return {name: shapes_of(values[name]) for name in self._tensors}
 
     def sizes(self, values: Values) -> Sizes:
-        """Return the sizes of a call.
-
-        Raises:
-            ShapeError: its tensors do not have the dimensions of the line.
-        """
+        """Return the sizes of a call."""
         line, numbers = self._line(values)
         try:
             return Sizes(line, self.shapes(values), {name: values[name] for name in numbers}, self.lists)
@@ -170,12 +162,7 @@ def follows_fake(described: DescribedOp, record: OpRecord, values: Mapping[str, 
 
 
 def empty_outputs(described: DescribedOp, values: Mapping[str, Any]) -> Any:  # Any: arguments; a tensor or a tuple
-    """Return what a call gives, without data: contiguous, and on the device of the first tensor.
-
-    Raises:
-        ShapeError: the arguments do not have the dimensions of the line.
-        FakeUnavailable: nothing says the dtype of an output.
-    """
+    """Return what a call gives, without data: contiguous, and on the device of the first tensor."""
     sizes, schema = described.sizes(values), described.declaration.schema
     first = tensors_in([values[argument.name] for argument in schema.tensor_arguments])[0]
     shapes = {item.name: sizes.shape_of(item) for item in sizes.line.outputs}

@@ -138,20 +138,12 @@ class ExpressionError(ValueError):
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names that an expression uses.
-
-    Raises:
-        ExpressionError: it cannot be read.
-    """
+    """Return the names that an expression uses."""
     return tuple(dict.fromkeys(node.id for node in ast.walk(_parse(text)) if isinstance(node, ast.Name)))
 
 
 def evaluate(text: str, sizes: Mapping[str, Any]) -> Any:  # Any: ints, symbolic ones too
-    """Return the value of an expression.
-
-    Raises:
-        KeyError: a name has no size.
-    """
+    """Return the value of an expression."""
     return _value(_parse(text), sizes)
 
 
@@ -208,11 +200,7 @@ class SizeMismatch(Exception):  # noqa: N818 - it becomes a ShapeError of the op
 
 
 def place(item: Item, shape: Shape) -> Iterator[tuple[Dim, Size | None]]:
-    """Yield each dimension of an item with its size: a tuple for a group, None for one that is absent.
-
-    Raises:
-        SizeMismatch: the tensor has too few or too many dimensions.
-    """
+    """Yield each dimension of an item with its size: a tuple for a group, None for one that is absent."""
     group, most = item.group, len(item.dims)
     least = most - 1 if group is not None else most - item.absent
     if len(shape) < least or (group is None and len(shape) > most):

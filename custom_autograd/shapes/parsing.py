@@ -31,11 +31,7 @@ INDENT = 13
 
 
 def parse_line(text: str) -> Line:
-    """Return a line.
-
-    Raises:
-        NotationError: it cannot be read.
-    """
+    """Return a line."""
     return _Parser(re.sub(r"\s", " ", text)).line()
 
 

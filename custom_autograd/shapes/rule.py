@@ -98,11 +98,7 @@ def described_op(record: OpRecord) -> DescribedOp | None:
 
 
 def check_sizes(record: OpRecord, values: Mapping[str, Any]) -> None:
-    """Raise if the arguments of a call (Any: tensors and others) do not have the dimensions of the line.
-
-    Raises:
-        ShapeError: they do not.
-    """
+    """Raise if the arguments of a call (Any: tensors and others) do not have the dimensions of the line."""
     described = described_op(record)
     if described is not None:
         described.sizes(values)

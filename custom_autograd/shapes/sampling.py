@@ -75,11 +75,7 @@ def _samples(
 
 
 def derived_samples(described: DescribedOp, reference: Function | None, make: TensorFactory) -> Iterator[Sample]:
-    """Yield samples of an op: for each row of sizes, for other values of arguments, and calls with one size off.
-
-    Raises:
-        CheckError: an argument has neither a default nor an entry in `numbers`, or the reference takes no such sample.
-    """
+    """Yield samples of an op: for each row of sizes, for other values of arguments, and calls with one size off."""
     dtypes = {} if reference is None else _dtypes_for(described, reference, make)
     sampler = _Sampler(described, make, dtypes)
     variants = sampler.variants()

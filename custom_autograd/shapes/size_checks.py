@@ -29,11 +29,7 @@ class SizeCheck:
     described: DescribedOp
 
     def constraints(self, values: Mapping[str, Any]) -> tuple[Constraint, ...] | None:
-        """Return the sizes that must be equal in calls of this kind; None if that is to be asked in Python.
-
-        Args:
-            values: the arguments of a call that fits the line (Any: as the schema says).
-        """
+        """Return the sizes that must be equal in calls of this kind; None if that is to be asked in Python."""
         described = self.described
         if described.rule.function is not None or described.deciding or described.lists:
             return None
@@ -60,10 +56,6 @@ Constraint: TypeAlias = tuple[Place, Place | int]
 
 def constraints_of(line: Line, shapes: Shapes) -> tuple[Constraint, ...] | None:
     """Return what must be equal in a call with tensors of as many dimensions as these.
-
-    Args:
-        line: the line.
-        shapes: of the inputs of a call that fits it.
 
     Returns:
         The constraints; None if a size may be 1, or is a product or an int argument, which is for Python to check.

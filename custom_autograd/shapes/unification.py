@@ -28,17 +28,7 @@ def key_of(name: str, place: int, local: frozenset[str]) -> str:
 
 
 def unify(line: Line, shapes: Shapes, numbers: Mapping[str, int], local: frozenset[str]) -> dict[str, Size]:
-    """Return the size of each name.
-
-    Args:
-        line: the line.
-        shapes: of the inputs.
-        numbers: the int arguments of the op that the line names.
-        local: from `names_of_places`.
-
-    Raises:
-        SizeMismatch: the shapes do not fit the line.
-    """
+    """Return the size of each name."""
     found = _Unification(numbers, local)
     for item in line.inputs:
         for index, shape in enumerate(shapes.get(item.name, ())):
@@ -233,11 +223,7 @@ class Sizes:
         return math.prod(size) if isinstance(size, tuple) else size
 
     def shape_of(self, item: Item, place: int = 0) -> tuple[int, ...]:
-        """Return the shape of a tensor, or of that at a place of a list.
-
-        Raises:
-            KeyError: a size is not known.
-        """
+        """Return the shape of a tensor, or of that at a place of a list."""
         found: list[int] = []
         for dim in item.dims:
             size = self.at(dim.names[0], place) if dim.is_many and dim.factors else None
@@ -248,11 +234,7 @@ class Sizes:
         return tuple(found)
 
     def size_of(self, dim: Dim, place: int = 0) -> int:
-        """Return the size of one dimension.
-
-        Raises:
-            KeyError: it is not known.
-        """
+        """Return the size of one dimension."""
         if not dim.factors:
             raise KeyError(str(dim))
         return math.prod(self.count(one, place) if isinstance(one, str) else one for one in dim.factors) + dim.plus

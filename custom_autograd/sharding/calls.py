@@ -21,19 +21,7 @@ from custom_autograd.values.results import ResultReader
 def run(
     record: OpRecord, has_rows: bool, has_strategies: bool, placed: Sequence[Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what a call gives (Any: as the schema says); NotImplemented if torch's dispatcher is to run it.
-
-    Args:
-        record: the op.
-        has_rows: a line or a tag says which dimensions can be cut.
-        has_strategies: torch's dispatcher of DTensors knows them.
-        placed: the DTensors among the arguments.
-        *args: the arguments by position.
-        **kwargs: and by name.
-
-    Raises:
-        KernelError: nothing says how the op is sharded, or it cannot be as its arguments are.
-    """
+    """Return what a call gives (Any: as the schema says); NotImplemented if torch's dispatcher is to run it."""
     schema = record.declaration.schema
     bind, calls = Binder(schema), LocalCalls(record)
     values = bind.arguments(*args, **kwargs)

@@ -88,11 +88,7 @@ def register(record: OpRecord, dim: str, function: F, arguments: Function | None
 
 
 def check_dimension(record: OpRecord, line: Line, dim: str, location: str) -> None:
-    """Raise if a dimension of a line cannot be cut by a rule.
-
-    Raises:
-        RegistrationError: it is not in brackets, or is part of a product or a sum.
-    """
+    """Raise if a dimension of a line cannot be cut by a rule."""
     origin = record.declaration.origin(location)
     if dim not in line.along:
         problem = f"'{dim}' is cut without a rule: the line has it without brackets"

@@ -44,14 +44,7 @@ class WholeShapes:
         self._record = record
 
     def shape_of(self, values: Mapping[str, Any], name: str, place: int, local: Tensor) -> Sequence[int]:
-        """Return the shape of an output.
-
-        Args:
-            values: the arguments (Any: tensors, or what has a shape).
-            name: of the output.
-            place: of the tensor, if the output is a list.
-            local: what this rank has of it.
-        """
+        """Return the shape of an output."""
         described = described_op(self._record)
         if described is not None:
             return _of_line(described, values, name, place, local)
@@ -103,18 +96,7 @@ class CombinedCalls:
         return next((rule for rule in rules if rule.dim == row.label), None)
 
     def run(self, rule: Combining, values: Values, local: Values, mesh: Any, dim: int) -> dict[str, Any]:
-        """Return the combined outputs by name.
-
-        Args:
-            rule: combines them.
-            values: the whole arguments.
-            local: those of this rank.
-            mesh: of the ranks (Any: DeviceMesh).
-            dim: of the mesh, along which the slices are.
-
-        Raises:
-            KernelError: the rule returns something else.
-        """
+        """Return the combined outputs by name."""
         special = self._special(values, rule, mesh, dim)
         given = {**local, **special}
         own = {} if rule.arguments is None else rule.arguments(**{name: given[name] for name in rule.taken})
@@ -191,11 +173,7 @@ class LocalCalls:
     def run(
         self, chosen: Sequence[Row], /, *args: Any, **kwargs: Any
     ) -> Any:  # Any: as the schema says, here and below
-        """Return the outputs of a call.
-
-        Raises:
-            KernelError: gradients would be lost.
-        """
+        """Return the outputs of a call."""
         values = self._bind.raw(*args, **kwargs)
         self._refuse_lost_gradients(values)
         mesh = mesh_of(self._record, values)

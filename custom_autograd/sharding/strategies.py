@@ -290,11 +290,7 @@ class Choice:
 
 
 def mesh_of(record: OpRecord, values: Values) -> Any:
-    """Return the mesh of the DTensors of a call.
-
-    Raises:
-        KernelError: there are two.
-    """
+    """Return the mesh of the DTensors of a call."""
     (first, tensor), *others = [(name, one) for name, value in values.items() for one in placed_in([value])]
     for name, other in others:
         if other.device_mesh != tensor.device_mesh:

@@ -46,17 +46,7 @@ class Cost(NamedTuple):
 
 
 def local_of(record: OpRecord, tensor: Any, placements: Sequence[Placement], grads: Sequence[Placement]) -> Tensor:
-    """Return what this rank has of a DTensor (Any), once it is placed as wanted.
-
-    Args:
-        record: the op.
-        tensor: the DTensor.
-        placements: that the op takes.
-        grads: of the gradient.
-
-    Raises:
-        KernelError: it is a plain tensor.
-    """
+    """Return what this rank has of a DTensor (Any), once it is placed as wanted."""
     if not is_placed(tensor):
         if tensor.ndim == 0 and not tensor.requires_grad:
             return cast("Tensor", tensor)  # the same on all ranks, as torch takes it to be

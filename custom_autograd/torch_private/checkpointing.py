@@ -40,16 +40,7 @@ def saved_tensors(mode: Any) -> list[Tensor]:  # Any: a caching mode, or a subcl
 def dispatch_with_policy(
     change: Callable[[Policy], Policy], mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
-    """Run what a caching mode does with an op, with another policy.
-
-    Args:
-        change: makes the other policy from the mode's own.
-        mode: the caching mode.
-        func: the op, and what else `__torch_dispatch__` takes (Any: as torch passes it).
-        types: as above.
-        args: as above.
-        kwargs: as above.
-    """
+    """Run what a caching mode does with an op, with another policy."""
     kwargs = kwargs or {}
     given = getattr(mode, "policy_fn", None)
     if given is None or checkpoint._is_compiling(func, args, kwargs):

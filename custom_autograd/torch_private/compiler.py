@@ -100,13 +100,6 @@ def trace_backward(
 ) -> tuple[Tensor | None, ...]:
     """Record the call of a backward in the graph of compiled autograd.
 
-    Args:
-        compiler: what records.
-        index: of the node's ctx among the objects that the graph is given.
-        gradients: the incoming ones.
-        saved: the saved tensors, as they are in the graph.
-        needs: by input, whether its gradient is needed.
-
     Returns:
         By input: the tensor of its gradient in the graph, or None.
     """

@@ -63,14 +63,7 @@ class OwnDefinition(CustomOpDef):
 
 
 def register_fake(library: torch.library.Library, name: str, function: Callable[..., Any], location: str) -> None:
-    """Register a fake for an op of a library, which withdraws it (Any: the function takes what the op does).
-
-    Args:
-        library: in which the op is defined.
-        name: of the op in the dispatcher.
-        function: the fake.
-        location: where torch is to say that it was written.
-    """
+    """Register a fake for an op of a library, which withdraws it (Any: the function takes what the op does)."""
     library._registration_handles.append(singleton.find(name).fake_impl.register(function, location, lib=library))
 
 
@@ -185,12 +178,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def foreign_keys(name: str, file: str) -> frozenset[str]:
-    """Return the dispatch keys of an op whose kernel other code registered.
-
-    Args:
-        name: "namespace::name".
-        file: the source file whose `Library` objects are our own.
-    """
+    """Return the dispatch keys of an op whose kernel other code registered."""
     dump = _C._dispatch_dump(name)
     is_our_own = dump.count(": registered at ") == dump.count(f": registered at {file}:")
     if is_our_own:  # as nearly all ops are, and quickly seen
@@ -202,11 +190,6 @@ def is_own(name: str, file: str, keys: frozenset[str]) -> bool:
     """Return True if `file` surely registered all that the dispatcher would run for an op at some keys.
 
     Native code knows, in a tenth of the time of a dump; until it is loaded, nothing is sure.
-
-    Args:
-        name: "namespace::name".
-        file: as in `foreign_keys`.
-        keys: dispatch keys.
     """
     return _is_own is not None and _is_own(name, file, keys)
 
@@ -281,11 +264,7 @@ class ParsedValue:
 
 
 def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue, ...]]:
-    """Parse `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results.
-
-    Raises:
-        RuntimeError: the dispatcher's parser refuses the text; its message points at the column.
-    """
+    """Parse `name(Tensor x, ...) -> (Tensor, ...)` into arguments and results."""
     parsed = torch._C.parse_schema(text)
     return tuple(map(_read, parsed.arguments)), tuple(map(_read, parsed.returns))
 

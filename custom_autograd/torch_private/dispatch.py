@@ -101,11 +101,7 @@ def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: t
 
 
 def key_of_device(device_type: str) -> str:
-    """Return the dispatch key of a device type, such as 'CPU' for 'cpu'.
-
-    Raises:
-        RuntimeError: torch has no such device type.
-    """
+    """Return the dispatch key of a device type, such as 'CPU' for 'cpu'."""
     key: str = _C._dispatch_key_for_device(device_type)
     return key
 

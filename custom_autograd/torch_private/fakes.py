@@ -27,11 +27,7 @@ class _NoSymbols:
 
 
 def call_without_symbols(fake: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the fake has them
-    """Call a fake where no new symbol may be made.
-
-    Raises:
-        SizeDependsOnDataError: it asks for one.
-    """
+    """Call a fake where no new symbol may be made."""
     with set_ctx_getter(_NoSymbols):
         return fake(*args, **kwargs)
 

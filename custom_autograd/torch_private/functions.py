@@ -60,12 +60,7 @@ def direct_apply(function: type[Function]) -> Callable[..., Any]:  # Any: apply 
 
 
 def applies(function: type[Function], **members: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return what records one node of `function` at the level in progress: without transforms, and under them.
-
-    Args:
-        function: its nodes are those that `function.apply` would record (Any: apply takes whatever the op takes).
-        members: `forward` and `setup_context`, or `forward` with a ctx, which costs half as much.
-    """
+    """Return what records one node of `function` at the level in progress: without transforms, and under them."""
     single = _single_level(function, members)
     apply: Callable[..., Any] = single.apply
 

@@ -113,12 +113,7 @@ def names_of_saved(node: Node) -> dict[str, bool]:
 # thread is not disturbed. The garbage collector is off meanwhile: a finalizer would be taken for a hook. A hook that is
 # not written in Python cannot be stopped.
 def read_saved(requests: Sequence[tuple[Node, str]]) -> list[Any]:  # Any: tensors, tuples and other values
-    """Return attributes of nodes that hold saved tensors, or an `Unread` for each that cannot be read.
-
-    Args:
-        requests: pairs of a node and the name of an attribute. `saved_tensors` gives a list with an `Unread` in place
-            of each tensor that cannot be read, as far as torch can tell them apart.
-    """
+    """Return attributes of nodes that hold saved tensors, or an `Unread` for each that cannot be read."""
     if not requests:
         return []
     with ThreadPoolExecutor(1) as apart:
@@ -206,10 +201,6 @@ def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> N
     """Make eager backward passes run something else than a Function's own backward.
 
     Compiled autograd, which traces what it runs, takes the Function's own.
-
-    Args:
-        function: whose nodes those are.
-        backward: (ctx, *grads) -> gradients (Any: tensors and None).
     """
     function._backward_cls.apply = backward  # type: ignore[attr-defined]  # torch's metaclass makes it
 
@@ -219,10 +210,6 @@ def needed_gradients(ctx: Any, *, is_write: bool = False) -> tuple[bool, ...]:  
 
     `torch.autograd.grad` and `backward(inputs=...)` compute the gradients of some inputs only. Dynamo, which traces
     backwards under compiled autograd, cannot ask the engine: there compilers drop what is not used.
-
-    Args:
-        ctx: of the node.
-        is_write: the node may be that of a write to a view, which another node runs, with edges of its own.
     """
     needs: tuple[bool, ...] = ctx.needs_input_grad
     if torch.compiler.is_dynamo_compiling() or is_whole_backward() or (is_write and not _is_executed(ctx)):

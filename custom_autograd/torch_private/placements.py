@@ -70,14 +70,7 @@ def is_placed(value: object) -> bool:
 
 
 def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_key: tuple[str, ...]) -> None:
-    """Register how the calls of an op are placed; a user's own rule stays.
-
-    Args:
-        overload: of the op.
-        rule: returns the choices of a call, the cheapest of which is taken.
-        first_in_key: the positional arguments from this one on decide on the placements, besides tensors.
-        keywords_in_key: the keyword-only arguments that do.
-    """
+    """Register how the calls of an op are placed; a user's own rule stays."""
     _STRATEGIES[overload] = _Strategy(rule, first_in_key, keywords_in_key)
     module = find_arrived(MODULE)
     if module is not None:

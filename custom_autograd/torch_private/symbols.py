@@ -66,11 +66,7 @@ class Symbols:
         return all(_value(guard.expr, self._at(sizes)) is not False for guard in self._environment.guards)
 
     def edges(self, names: Mapping[int, str]) -> Iterator[tuple[str, list[dict[int, int]]]]:
-        """Yield each condition on sizes that compares with a number, and sizes beyond it, by the old one.
-
-        Args:
-            names: what a condition calls each size.
-        """
+        """Yield each condition on sizes that compares with a number, and sizes beyond it, by the old one."""
         words = {str(symbol): names[size] for size, symbol in self._symbols.items() if size in names}
         seen = set()
         for guard in self._environment.guards:

@@ -124,10 +124,6 @@ def rules_of_definition(value: object) -> dict[str, Callable[..., Any]]:  # Any:
 def watched_backward(value: object, node: object) -> Iterator[tuple[bool, list[Returned]]]:
     """Watch what a backward returns, before the engine sums, casts or drop any of it.
 
-    Args:
-        value: what is called.
-        node: a node that a call of it makes in the graph; that of a Python autograd.Function has its class.
-
     Yields:
         Whether it is watched: not if the backward is none of Python's; and what each backward returned.
     """
@@ -231,11 +227,7 @@ class Wrapped(Tensor):
 
     @staticmethod
     def __new__(cls: type["Wrapped"], inner: Tensor, seen: list[str]) -> "Wrapped":
-        """Return a wrapper of the same metadata, which does not require grad.
-
-        Raises:
-            NotImplementedError: the tensor is a conjugate or negative view, which a wrapper does not pass on.
-        """
+        """Return a wrapper of the same metadata, which does not require grad."""
         if inner.is_conj() or inner.is_neg():
             raise NotImplementedError("a wrapper does not pass on that what it holds is a conjugate view")
         made: Wrapped = Tensor._make_wrapper_subclass(

@@ -78,14 +78,7 @@ class Who:
 
 
 def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, who: Who) -> Packed:
-    """Return what is kept of a saved tensor.
-
-    Args:
-        tensor: as autograd gives it to a pack hook.
-        policies: pack in this order; each is given the tensors in what the one before it made.
-        outer: the hooks that were in effect before, which pack last.
-        who: the words for it in messages.
-    """
+    """Return what is kept of a saved tensor."""
     source = tensor.detach()
     is_parameter = functions.is_parameter(tensor)
     value: Any = source
@@ -103,11 +96,7 @@ def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, 
 
 
 def unpack(packed: Packed) -> Tensor:
-    """Return the tensor again.
-
-    Raises:
-        GradientError: the tensor was written to after it was saved, or a policy returns another kind of tensor.
-    """
+    """Return the tensor again."""
     source = packed.source() if isinstance(packed.source, weakref.ref) else packed.source
     if source is not None and functions.version_of(source) != packed.version:
         raise GradientError(

@@ -32,12 +32,7 @@ def accelerators_in_use() -> list[tuple[str, ModuleType]]:
 
 
 def synchronize_accelerators() -> None:
-    """Wait for everything that was launched.
-
-    Raises:
-        RuntimeError: if a kernel failed on its device, such as one that was given an index beyond its tensor. This
-            process cannot use the device again.
-    """
+    """Wait for everything that was launched."""
     for _, module in accelerators_in_use():
         if hasattr(module, "synchronize"):
             module.synchronize()

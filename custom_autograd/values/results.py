@@ -36,13 +36,7 @@ class ResultReader:
         *,
         share: Share = lambda _, tensor: tensor.clone(),
     ) -> None:
-        """Make the reader (Any: a source, as in `read`).
-
-        Args:
-            declaration: of the op.
-            describe: what a source is called in a message.
-            share: (output, tensor) -> replacement for an input that was returned unchanged, if that is declared.
-        """
+        """Make the reader (Any: a source, as in `read`)."""
         self.share = share
         self.declaration = declaration
         self.describe = describe
@@ -53,17 +47,8 @@ class ResultReader:
     def read(self, result: Any, arguments: Mapping[str, Any], source: Any, *, is_checked: bool = True) -> Any:
         """Check number, types and aliasing.
 
-        Args:
-            result: what the kernel returned (Any: whatever a user's kernel returned).
-            arguments: what it was called with, by name.
-            source: what returned it, for the message (Any: a function or a rule).
-            is_checked: aliasing is checked; number and types always are, since the dispatcher believes them.
-
         Returns:
             None, one value, or a tuple of them: what the dispatcher takes.
-
-        Raises:
-            KernelError: something does not fit; the message names the output, and the input it aliases.
         """
         values = self._values(result, source)
         values = [
@@ -235,10 +220,6 @@ NO_LIST = -2
 
 def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any], list[int]]:  # Any: an op's values
     """Replace each list by its elements.
-
-    Args:
-        values: arguments or results, in order.
-        are_lists: which of them the schema declares to be lists of tensors.
 
     Returns:
         The flat values, and per value its length (`SINGLE` for what is not a list, `NO_LIST` for None instead of one).

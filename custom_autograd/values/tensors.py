@@ -57,12 +57,7 @@ def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 
 
 def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
-    """Return zeros for an undefined gradient: of the kind of the result that it is the gradient of.
-
-    Args:
-        metadata: of the result whose gradient is undefined.
-        like: a defined gradient of the same node, for the class of tensors that keep no record of their kind.
-    """
+    """Return zeros for an undefined gradient: of the kind of the result that it is the gradient of."""
     if isinstance(metadata, WrapperMetadata):
         return _wrapped_zeros(metadata)
     if metadata.layout in SPARSE:
@@ -178,10 +173,6 @@ def refuse_overlap(declaration: Declaration, inputs: Mapping[str, Any]) -> None:
     """Raise if a mutated tensor overlaps another argument of a call that autograd or a transform records.
 
     The node takes each argument for a value of its own, so that gradients and tangents would be wrong.
-
-    Args:
-        declaration: of the op.
-        inputs: every tensor, list of tensors or None that was given, by argument.
     """
     mutated = {argument.name for argument in declaration.schema.mutated_arguments}
     given = [
@@ -201,12 +192,7 @@ def refuse_overlap(declaration: Declaration, inputs: Mapping[str, Any]) -> None:
 
 
 def do_overlap(one: Tensor, other: Tensor) -> bool:
-    """Return True if the tensors have an element in common; False if that cannot be found out.
-
-    Args:
-        one: any shape, any strides; also a wrapper of a transform.
-        other: the same.
-    """
+    """Return True if the tensors have an element in common; False if that cannot be found out."""
     if one is other:
         return one.numel() > 0 if _has_numbers(one) else True
     one, other = transforms.unwrapped(one), transforms.unwrapped(other)

@@ -27,15 +27,7 @@ _open_contexts = 0
 
 
 def parse_level(level: object, where: str) -> str:
-    """Return a level by name.
-
-    Args:
-        level: the name.
-        where: what it was given to, for the message.
-
-    Raises:
-        CustomAutogradError: there is no such level.
-    """
+    """Return a level by name."""
     if isinstance(level, str) and level in LEVELS:
         return level
     raise CustomAutogradError(
@@ -112,12 +104,6 @@ def keep(road: Road, kind: str, key: str | None, make: Callable[[], Any]) -> Any
     """Return what runs there now, and keep it unless something changes meanwhile.
 
     While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
-
-    Args:
-        road: of the op.
-        kind: the attribute of the road.
-        key: where it is kept there.
-        make: finds what runs.
     """
     epoch, made = changes.count, make()
     with changes.lock:

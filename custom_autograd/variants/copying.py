@@ -65,19 +65,8 @@ def write_in_place(
 ) -> Tensor:
     """Return the op, written into one of its arguments.
 
-    Args:
-        record: of the op (Any: its arguments are of any type).
-        op: calls it.
-        given: its first argument.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
     Returns:
         The argument.
-
-    Raises:
-        KernelError: the result does not fit into it.
-        GradientError: it is a leaf that requires a gradient.
     """
     name = next(iter(record.declaration.schema.argument_names))
     _refuse_internal_overlap(record, f"{record.name}.inplace", name, given)
@@ -104,19 +93,7 @@ def write_in_place(
 def write_out(
     record: OpRecord, op: Callable[..., Any], targets: dict[str, Tensor], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
-    """Run the op and write its results into other tensors.
-
-    Args:
-        record: of the op (Any: its arguments are of any type).
-        op: calls it.
-        targets: by keyword, one tensor per visible output, in their order.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Raises:
-        KernelError: a result does not fit into its tensor.
-        GradientError: a tensor requires a gradient.
-    """
+    """Run the op and write its results into other tensors."""
     label = f"{record.name}.out"
     for name, target in targets.items():
         if not isinstance(target, Tensor):
@@ -258,11 +235,7 @@ def _refuse_gradients(record: OpRecord, targets: dict[str, Tensor], values: list
 
 
 def refuse_shared_targets(record: OpRecord, targets: dict[str, Tensor]) -> None:
-    """Refuse two targets in the same memory; while a graph is traced, only the same tensor twice is seen.
-
-    Raises:
-        KernelError: two of them share memory.
-    """
+    """Refuse two targets in the same memory; while a graph is traced, only the same tensor twice is seen."""
     if len(targets) == 1:
         return
     shared = find_same(targets) if torch.compiler.is_dynamo_compiling() else find_shared(targets)
@@ -287,13 +260,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def fits(targets: Sequence[Tensor], results: Metadata | None, others: Sequence[Any]) -> bool:  # Any: other arguments
-    """Return True if tensors have the shape, dtype and device of the results, and no element twice in memory.
-
-    Args:
-        targets: what a kernel would write to.
-        results: shape and dtype of what it would write; None if unknown.
-        others: what it would read.
-    """
+    """Return True if tensors have the shape, dtype and device of the results, and no element twice in memory."""
     if results is None:
         return False
     like = first_tensor(others)

@@ -47,11 +47,7 @@ class Expected:
         self._known: dict[Hashable, Metadata | None] = {}
 
     def find(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Metadata | None:  # Any: the op's arguments
-        """Return shape and dtype of each visible output, or None if they depend on data.
-
-        Raises:
-            KernelError: there is neither a fake nor a reference that could tell.
-        """
+        """Return shape and dtype of each visible output, or None if they depend on data."""
         rule = self._record.registrations.fake
         function = self._record.reference() if rule is None else rule.function
         if function is None:

@@ -66,13 +66,7 @@ class Reader:
                 self.read(traced, frozenset(), "")
 
     def read(self, value: Any, names: frozenset[str], package: str) -> None:  # Any: whatever a rule reads
-        """Read what a rule reaches.
-
-        Args:
-            value: a function, or what one reads.
-            names: the attributes that the code around it names.
-            package: the top-level package of that code.
-        """
+        """Read what a rule reaches."""
         record = record_of(value) or _record_of_overload(value)
         if record is not None:
             self.read_op(record)

@@ -215,11 +215,7 @@ def _given(record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]
 
 
 def _evaluated(record: OpRecord, rule: NamedRule, given: Mapping[str, Any]) -> Any:  # Any: as in `forward`
-    """Return what a function of FLOPs returns.
-
-    Raises:
-        RegistrationError: it is not a number of operations.
-    """
+    """Return what a function of FLOPs returns."""
     found = noted(record.name, rule)(**{name: given[name] for name in rule.names})
     if isinstance(found, torch.SymInt):
         return found

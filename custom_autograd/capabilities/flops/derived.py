@@ -221,13 +221,7 @@ ALIAS = ("AliasBackward", "ViewBackward")
 
 
 def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]) -> None:  # Any: as above
-    """Count a number in each run of a node, in place of what its rules do; not of what a checkpoint computes again.
-
-    Args:
-        record: the op.
-        node: of a call.
-        flops: the number for the gradients that a backward computes, as a dict by input.
-    """
+    """Count a number in each run of a node, in place of what its rules do; not of what a checkpoint computes again."""
     begun: list[list[tuple[Any, Any]]] = []
 
     def begin(grads: object) -> None:

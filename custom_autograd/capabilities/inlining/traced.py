@@ -78,13 +78,7 @@ class BodyInGraphs:
         self._reader = ResultReader(record.declaration, str)
 
     def __call__(self, traced: Traced, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
-        """Return the results of a function, as the op returns them.
-
-        Raises:
-            KernelError: the op has no reference, or the function cannot be traced or does not return what the op
-                returns.
-            KernelUnavailable: it is a kernel that cannot run in this process.
-        """
+        """Return the results of a function, as the op returns them."""
         record, arguments = self._record, self.bind.arguments(*args, **kwargs)
         before = {id(tensor): dispatch.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
         positional, keywords = self.bind.user_call(arguments)
@@ -135,11 +129,7 @@ def _check_writes(record: OpRecord, traced: Traced, arguments: dict[str, Any], b
 
 
 def _as_of_the_op(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[str, Any], found: Any) -> Any:
-    """Return the results of a function as the op returns them: new memory, with the metadata of the fake.
-
-    Raises:
-        KernelError: a result has another shape or dtype than that of the fake.
-    """
+    """Return the results of a function as the op returns them: new memory, with the metadata of the fake."""
     outputs = record.declaration.schema.outputs
     results = list(found) if len(outputs) > 1 else [found]
     taken = {dispatch.memory_of(tensor) for tensor in tensors_in(list(arguments.values()))} | {None}

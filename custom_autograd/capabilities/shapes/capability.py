@@ -46,11 +46,7 @@ def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
 
 
 def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | None:
-    """Return the rule of an op that is declared with a line; None if it has none.
-
-    Raises:
-        DeclarationError: the line cannot be read, or does not fit the op.
-    """
+    """Return the rule of an op that is declared with a line; None if it has none."""
     if options == ShapeOptions():
         return None
     from custom_autograd.capabilities.shapes import registering  # loaded for ops with a line

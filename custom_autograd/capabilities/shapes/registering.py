@@ -34,11 +34,7 @@ F = TypeVar("F", bound=str | Callable[..., Any])
 
 
 def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | None:
-    """Return the rule of an op that is declared with a line; None if it has none.
-
-    Raises:
-        DeclarationError: the line cannot be read, or does not fit the op.
-    """
+    """Return the rule of an op that is declared with a line; None if it has none."""
     _check_types(declaration, options, DeclarationError)
     if options.shapes is None and options.along is None:
         if options.dtypes or options.flops or options.numbers:

@@ -27,16 +27,7 @@ NOT_IMPLEMENTED = "all __torch_dispatch__ handlers returned NotImplemented"
 
 
 def explain(record: OpRecord, error: Exception, values: Sequence[Any]) -> None:
-    """Add what to do to an error by which a subclass refuses an op; leaves every other error alone.
-
-    Args:
-        record: the op.
-        error: what a call of it raised.
-        values: its arguments (Any: as the schema says).
-
-    Raises:
-        KernelError: a masked tensor is among the arguments.
-    """
+    """Add what to do to an error by which a subclass refuses an op; leaves every other error alone."""
     text = str(error)
     if f"torch._ops.{record.overload}" not in text:
         return  # another op, within a kernel of this one

@@ -91,11 +91,7 @@ class OverValues:
         self.bind = Binder(record.declaration.schema)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        """Return the op on nested tensors.
-
-        Raises:
-            KernelError: the op is not pointwise, or the tensors are not ragged alike.
-        """
+        """Return the op on nested tensors."""
         arguments = self.bind.raw(*args, **kwargs)
         name, first = self._first(arguments)
         values = {one: self._unwrap(one, value, name, first) for one, value in arguments.items()}
@@ -144,13 +140,7 @@ class OverValues:
         return trailing
 
     def _wrap(self, result: Any, raggedness: Raggedness, sizes: tuple[int, ...]) -> Any:
-        """Return what the op returned for the values, ragged again (Any: whatever the schema says).
-
-        Args:
-            result: of the call on the values.
-            raggedness: of the first argument.
-            sizes: of the values, up to the ragged dimension.
-        """
+        """Return what the op returned for the values, ragged again (Any: whatever the schema says)."""
         if isinstance(result, (list, tuple)):
             return type(result)(self._wrap(item, raggedness, sizes) for item in result)
         if not isinstance(result, Tensor):

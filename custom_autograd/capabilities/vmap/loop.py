@@ -26,19 +26,8 @@ ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or lis
 def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
     """Call the op on each sample of a batch, and stack the results.
 
-    Args:
-        record: the op.
-        bind: of its arguments.
-        info: `batch_size` and `randomness` of the vmap (Any: torch's VmapInfo).
-        values: the arguments, without batch wrappers.
-        dims: the dimension each is batched over.
-
     Returns:
         The results, and for each the dimension it is batched over.
-
-    Raises:
-        KernelError: a written argument is not batched while another is, an op that draws random numbers is under
-            randomness="error", or a non-tensor output differs between samples.
     """
     _check(record, info, values, dims)
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
@@ -171,11 +160,7 @@ class BatchedResultReader:
         self.origin = record.declaration.origin(rule.location)
 
     def read(self, found: Any) -> tuple[Any, Any]:  # Any: whatever the user's rule returned
-        """Return the output and its out_dims, in one structure.
-
-        Raises:
-            KernelError: if they are not what the schema says, or an output is not batched where the rule says so.
-        """
+        """Return the output and its out_dims, in one structure."""
         if not isinstance(found, tuple) or len(found) != 2:
             raise self.origin.error(
                 KernelError,
