@@ -127,14 +127,10 @@ def _has_loop(record: OpRecord) -> bool:
 
 
 def _kernel(record: OpRecord) -> Callable[..., Any]:
-    road, general = record.road, _general(record)
-
-    def find() -> Callable[..., Any]:
-        return find_quick_rule(record) or (lambda *_, **__: None)
+    road, find = record.road, partial(_way, record, Binder(record.declaration.schema))
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        found = (road.batched.get(None) or keep(road, "batched", None, find))(*args, **kwargs)
-        return general(*args, **kwargs) if found is None else found
+        return (road.batched.get(None) or keep(road, "batched", None, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
     for capability in record.capabilities:
@@ -142,34 +138,50 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     return outside_compilation(around)
 
 
-def _general(record: OpRecord) -> Callable[..., Any]:
-    """Return the batching kernel for all calls."""
-    bind, overload = Binder(record.declaration.schema), opened(record)
+def _way(record: OpRecord, bind: Binder) -> Callable[..., Any]:
+    """Return what runs batched calls by what is registered now."""
+    quick, general = find_quick_rule(record), _general(record, bind)
+    if quick is None:
+        return general
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        level = VmapLevel()
-        raw = bind.raw(*args, **kwargs)
-        values, dims = level.unwrap(raw)
-        if is_batched(dims) and level_of(record.validation) != "off":
-            check_sizes(record, bind.arguments(*args, **kwargs))
-        rule = record.registrations.vmap
-        if rule is None and is_batched(dims):
-            found = _derived(record, bind, level, values, dims, bind.arguments(*args, **kwargs))
-            if found is not NotImplemented:
-                return found
-        with without_key(KEY):
-            if not is_batched(dims):
-                positional, keywords = bind.call(values)
-                return overload(*positional, **keywords)
-            if rule is None and record.declaration.schema.is_view:
-                raise _no_view(record)
-            if rule is None:
-                from custom_autograd.capabilities.vmap.loop import loop_over_batch  # loaded for ops without a rule
+        found = quick(*args, **kwargs)
+        return general(*args, **kwargs) if found is None else found
 
-                results, out_dims = loop_over_batch(record, bind, level.info, values, dims)
-            else:
-                results, out_dims = _by_rule(record, rule, bind, level, bind.converted(values), dims)
-        return _handed_back(record, raw, level.wrap(results, out_dims))
+    return batched
+
+
+def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
+    """Return the batching kernel for all calls."""
+    schema, rule, overload = record.declaration.schema, record.registrations.vmap, opened(record)
+    described, reference = _described(record), _find_reference(record)
+    has_sizes = described_op(record) is not None and level_of(record.validation) != "off"
+
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+        level, raw = VmapLevel(), bind.raw(*args, **kwargs)
+        values, dims = level.unwrap(raw)
+        if not is_batched(dims):
+            positional, keywords = bind.call(values)
+            with without_key(KEY):
+                return overload(*positional, **keywords)
+        if has_sizes:
+            check_sizes(record, bind.converted(raw))
+        if rule is not None:
+            with without_key(KEY):
+                found = _by_rule(record, rule, bind, level, bind.converted(values), dims)
+            return _handed_back(record, raw, level.wrap(*found))
+        result = NotImplemented if described is None else _by_line(record, described, bind, level, values, dims)
+        if result is NotImplemented and reference is not None:
+            result = _by_reference(record, reference, bind, bind.converted(raw))
+        if result is not NotImplemented:
+            return result
+        if schema.is_view:
+            raise _no_view(record)
+        from custom_autograd.capabilities.vmap.loop import loop_over_batch  # loaded for ops without a rule
+
+        with without_key(KEY):
+            found = loop_over_batch(record, level.info, values, dims)
+        return _handed_back(record, raw, level.wrap(*found))
 
     return batched
 
@@ -193,36 +205,21 @@ def _described(record: OpRecord) -> DescribedOp | None:
     return described if can_be_batched(record.declaration) else None
 
 
-def _derived(
+def _by_line(
     record: OpRecord,
+    described: DescribedOp,
     bind: Binder,
     level: VmapLevel,
     values: dict[str, Any],
     dims: dict[str, Any],
-    arguments: dict[str, Any],
 ) -> Any:  # Any: values and results, as the schema says
-    """Return the batched result of one call, by the line of shapes or the reference; NotImplemented by neither."""
-    found = _by_line(record, bind, level, values, dims)
-    if found is not None:
-        return found
-    reference = _find_reference(record)
-    return NotImplemented if reference is None else _by_reference(record, reference, bind, arguments)
-
-
-def _by_line(
-    record: OpRecord, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
-) -> Any | None:  # Any: values and results, as the schema says
-    """Return the batched result of one call, in which the batch is one more dimension; None if the line has no such."""
-    described = _described(record)
-    if described is None:
-        return None
+    """Return the result of one call with the batch as one more dimension; NotImplemented if the line has no such."""
     from custom_autograd.shapes.cuts import group_of_batch, with_batch_in_front  # loaded for ops with a line
 
-    arguments = bind.converted(level.wrap(values, dims))
-    line = described.line(arguments)
+    line = described.line(bind.converted(level.wrap(values, dims)))
     group = group_of_batch(line, dims)
     if group is None:
-        return None
+        return NotImplemented
     positional, keywords = bind.call(with_batch_in_front(line, group, values, dims, level.info.batch_size))
     with without_key(KEY):
         results = opened(record)(*positional, **keywords)

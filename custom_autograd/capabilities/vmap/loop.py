@@ -12,7 +12,6 @@ from torch import Tensor
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.core.messages import quote, show
-from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.dispatcher_library import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
@@ -23,20 +22,22 @@ from custom_autograd.values.random_state import kept_random_state
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
 
-def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
+def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
     """Call the op on each sample of a batch, and stack the results.
 
     Returns:
         The results, and for each the dimension it is batched over.
     """
-    _check(record, info, values, dims)
+    outputs, draws = record.declaration.schema.outputs, _draws(record, values)
+    _check(record, info, values, dims, draws=draws)
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
-    is_empty = count == 0
-    calls = [_one_call(record, bind, info, values, dims, index) for index in range(max(count, 1))]
-    columns = list(zip(*calls, strict=True))
+    run = _from_the_same_state if draws and info.randomness == "same" else _from_this_state
+    last = max(count, 1) - 1
+    calls = [run(record, _sample(record, values, dims, index), is_last=index == last) for index in range(last + 1)]
+    columns = zip(*calls, strict=True) if len(outputs) > 1 else [calls] * len(outputs)
     results = [
-        _stack(record, output.name, column, is_empty=is_empty)
-        for output, column in zip(record.declaration.schema.outputs, columns, strict=True)
+        _stack(record, output.name, column, is_empty=count == 0)
+        for output, column in zip(outputs, columns, strict=True)
     ]
     out_dims = [_dims_of(result) for result in results]
     if len(results) == 1:
@@ -44,13 +45,41 @@ def loop_over_batch(record: OpRecord, bind: Binder, info: Any, values: ByName, d
     return tuple(results), tuple(out_dims)
 
 
-def _check(record: OpRecord, info: Any, values: ByName, dims: ByName) -> None:
+def _sample(record: OpRecord, values: ByName, dims: ByName, index: int) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of one call: positional ones, and keyword-only ones."""
+    positional, keywords = [], {}
+    for argument in record.declaration.schema.arguments:
+        name = argument.name
+        dim, value = dims[name], values[name]
+        one = value if dim is None else _select(value, dim, index)
+        if argument.is_keyword_only:
+            keywords[name] = one
+        else:
+            positional.append(one)
+    return positional, keywords
+
+
+def _from_this_state(record: OpRecord, sample: tuple[list[Any], dict[str, Any]], *, is_last: bool) -> Any:
+    positional, keywords = sample
+    return opened(record)(*positional, **keywords)
+
+
+def _from_the_same_state(record: OpRecord, sample: tuple[list[Any], dict[str, Any]], *, is_last: bool) -> Any:
+    """Call the op; only the last sample moves the states of random numbers on."""
+    positional, keywords = sample
+    if not is_last:
+        positional, keywords = [*map(_copied, positional)], {name: _copied(one) for name, one in keywords.items()}
+    with kept_random_state(is_enabled=not is_last):
+        return opened(record)(*positional, **keywords)
+
+
+def _check(record: OpRecord, info: Any, values: ByName, dims: ByName, *, draws: bool) -> None:
     schema = record.declaration.schema
     for argument in schema.mutated_arguments:
         for label, dim in _labelled(record, argument.name, values, dims):
             if dim is None:
                 raise _written_once_per_sample(record, label, values, dims)
-    if info.randomness == "error" and _draws(record, values):
+    if draws and info.randomness == "error":
         raise record.declaration.origin().error(
             VmapUnavailable,
             "vmap met an op that draws random numbers",
@@ -82,26 +111,11 @@ def _written_once_per_sample(record: OpRecord, label: str, values: ByName, dims:
     )
 
 
-def _one_call(record: OpRecord, bind: Binder, info: Any, values: ByName, dims: ByName, index: int) -> tuple[Any, ...]:
-    sample = {name: _select(value, dims[name], index) for name, value in values.items()}
-    positional, keywords = bind.call(sample)
-    overload = opened(record)
-    if info.randomness == "same" and _draws(record, values):
-        is_last = index == info.batch_size - 1
-        positional, keywords = bind.call(sample if is_last else {n: _copied(value) for n, value in sample.items()})
-        with kept_random_state(is_enabled=not is_last):
-            result = overload(*positional, **keywords)
-    else:
-        result = overload(*positional, **keywords)
-    if not record.declaration.schema.outputs:
-        return ()
-    return tuple(result) if len(record.declaration.schema.outputs) > 1 else (result,)
-
-
 def _draws(record: OpRecord, values: ByName) -> bool:
     """Return True if a call draws random numbers: it says so by a tag, or is given a generator."""
-    is_given = any(isinstance(value, torch.Generator) for value in values.values())
-    return is_given or torch.Tag.nondeterministic_seeded in record.declaration.tags
+    if torch.Tag.nondeterministic_seeded in record.declaration.tags:
+        return True
+    return any(isinstance(value, torch.Generator) for value in values.values())
 
 
 def _copied(value: Any) -> Any:
