@@ -193,6 +193,8 @@ class Caster:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
 
         def cast(*args: Any, **kwargs: Any) -> Any:
+            if not self._record.registrations.autocast:
+                return call(*args, **kwargs)
             found = call
             for policy in self._in_effect(*args, **kwargs):
                 found = partial(self.run, policy, found)

@@ -155,6 +155,7 @@ def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
     """Return the batching kernel for all calls."""
     schema, rule, overload = record.declaration.schema, record.registrations.vmap, opened(record)
     described, reference = _described(record), _find_reference(record)
+    is_plain = bool(schema.outputs) and not any(one.alias_of and not one.is_view for one in schema.outputs)
     has_sizes = described_op(record) is not None and level_of(record.validation) != "off"
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
@@ -168,8 +169,8 @@ def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
             check_sizes(record, bind.converted(raw))
         if rule is not None:
             with without_key(KEY):
-                found = _by_rule(record, rule, bind, level, bind.converted(values), dims)
-            return _handed_back(record, raw, level.wrap(*found))
+                found = level.wrap(*_by_rule(record, rule, bind, level, bind.converted(values), dims))
+            return found if is_plain else _handed_back(record, raw, found)
         result = NotImplemented if described is None else _by_line(record, described, bind, level, values, dims)
         if result is NotImplemented and reference is not None:
             result = _by_reference(record, reference, bind, bind.converted(raw))
@@ -180,8 +181,8 @@ def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
         from custom_autograd.capabilities.vmap.loop import loop_over_batch  # loaded for ops without a rule
 
         with without_key(KEY):
-            found = loop_over_batch(record, level.info, values, dims)
-        return _handed_back(record, raw, level.wrap(*found))
+            found = level.wrap(*loop_over_batch(record, level.info, values, dims))
+        return found if is_plain else _handed_back(record, raw, found)
 
     return batched
 
@@ -284,8 +285,6 @@ def _handed_back(record: OpRecord, arguments: dict[str, Any], result: Any) -> An
     outputs = record.declaration.schema.outputs
     if not outputs:
         return None
-    if not any(output.alias_of and not output.is_view for output in outputs):
-        return result
     results = list(result) if isinstance(result, (tuple, list)) and len(outputs) > 1 else [result]
     found = [
         arguments[output.alias_of] if output.alias_of and not output.is_view else one
