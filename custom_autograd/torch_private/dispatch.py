@@ -67,7 +67,12 @@ BACKENDS = ("CPU", "CUDA", "HIP", "XLA", "MPS", "IPU", "XPU", "HPU", "VE", "Lazy
 PYTHON = _bits("Python")
 """The key of tensors that have `__torch_dispatch__`, and of its modes."""
 
-NOT_PLAIN = ~(_bits(*BACKENDS, *(f"PrivateUse{i}" for i in (1, 2, 3)), "BackendSelect", "ADInplaceOrView") | PYTHON)
+LAYER = "FuncTorchDynamicLayerBackMode"
+"""The key below which the transforms of `torch.func` further down begin: every tensor has it in them."""
+
+NOT_PLAIN = ~(
+    _bits(*BACKENDS, *(f"PrivateUse{i}" for i in (1, 2, 3)), "BackendSelect", "ADInplaceOrView", LAYER) | PYTHON
+)
 """The keys, below Autograd, of tensors other than plain strided ones: sparse, lazily conjugated, functional, ..."""
 
 
