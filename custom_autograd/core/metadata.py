@@ -61,6 +61,8 @@ class WrapperMetadata(Metadata):
 def metadata_of(tensor: Tensor) -> Metadata:
     """Return everything that is known of a tensor but its data."""
     strides = tensor.stride() if tensor.layout is torch.strided else ()
+    if type(tensor) is Tensor and not tensor.requires_grad:
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.dtype, strides)
     if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
         return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, grad_dtype_of(tensor), strides)
     parts, context = _take_apart(tensor)

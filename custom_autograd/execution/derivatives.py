@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,7 @@ class Derivatives:
     def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
-        self.drop_in = _drop_in_of(plan)
+        self.drop_in, self._has_reverse = _drop_in_of(plan), plan.has_reverse
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
     @cached_property
@@ -81,7 +81,7 @@ class Derivatives:
         return self._gradients_by_name(ctx, self._values(ctx, saved), needs, grads)
 
     def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
-        if not self.plan.has_reverse:
+        if not self._has_reverse:
             raise self._no_backward()
         found = self.vjp(needs, grads, values, self.known_of(ctx))
         return {name: found.get(name) for name in needs}
@@ -101,8 +101,10 @@ class Derivatives:
         with transforms.gradients_recorded(), IS_IN_JVP.set(True):
             values = {name: _primal(value) for name, value in values.items()}
             values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
-            fixed = self._take_fixed(ctx)
-            results = {name: _primal(_without(value, fixed)) for name, value in results.items()}
+            fixed = () if self.drop_in is None else self._take_fixed(ctx)
+            if fixed:
+                results = {name: _without(value, fixed) for name, value in results.items()}
+            results = {name: _primal(value) for name, value in results.items()}
             gradients = self._differentiable(ctx, values)
             found = self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
             if any(ctx.needs_input_grad):
@@ -114,18 +116,17 @@ class Derivatives:
 
     def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
         """Return the results that a drop-in setup_context marked as non-differentiable in this call."""
-        fixed: tuple[Tensor, ...] = () if self.drop_in is None else ctx.forward_fixed
-        if self.drop_in is not None:
-            del ctx.forward_fixed
+        fixed: tuple[Tensor, ...] = ctx.forward_fixed
+        del ctx.forward_fixed
         return fixed
 
     def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
         """Return the backward as a function of needs and incoming gradients."""
         if self.drop_in is None:
-            return lambda needs, grads: self._gradients_by_name(ctx, values, needs, grads)
+            return partial(self._gradients_by_name, ctx, values)
         saved = [_primal(tensor) for tensor in ctx.forward_saved]
         del ctx.forward_saved
-        return lambda needs, grads: self._gradients(ctx, saved, needs, grads)
+        return partial(self._gradients, ctx, saved)
 
     def known_of(self, ctx: Any) -> ByName:
         """Return metadata by name: what forward kept, or the graph's metadata of strided tensors in an eager call."""

@@ -41,10 +41,14 @@ class GradientReader:
             The gradient of each input of the rule; None if none is wanted, or the rule says there is none.
         """
         by_name = self._by_name(result, needs)
-        return {
-            argument.name: self._one(argument, by_name, needs[argument.name], metadata.get(argument.name))
-            for argument in self.arguments
-        }
+        found = {}
+        for argument in self.arguments:
+            name = argument.name
+            gradient, need, known = by_name.get(name), needs[name], metadata.get(name)
+            if need is not True or known is None or not _is_plainly_fit(gradient, known):
+                gradient = self._one(argument, by_name, need, known)
+            found[name] = gradient
+        return found
 
     def one(self, name: str, gradient: Any, need: Needs, metadata: Callable[[], Any]) -> Gradient:
         """Check the gradient of one input, as `read` does; runs it where it is a callable."""
@@ -210,6 +214,13 @@ class GradientReader:
                 found=str(gradient.layout),
                 do="convert it: .to_sparse(), .to_sparse_csr(), ...",
             )
+
+
+def _is_plainly_fit(gradient: Gradient, known: Metadata) -> bool:
+    """Return True for a strided tensor that no check could refuse."""
+    if type(gradient) is not Tensor or gradient.layout is not known.layout:
+        return False
+    return gradient.shape == known.shape and gradient.dtype == known.dtype and gradient.device == known.device
 
 
 def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:

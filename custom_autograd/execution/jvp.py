@@ -43,6 +43,10 @@ class Jvp:
         self.hidden = plan.declaration.schema.hidden_results
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
         self.missing: tuple[str, ...] = ()
+        self._derivable = [name for name in self.results if self._is_derivable(name)]
+        self._not_derivable = tuple(name for name in self.results if name not in self._derivable)
+        self._has_reverse = plan.has_reverse
+        self._once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
         self._reader = TangentReader(plan)
 
     def __call__(
@@ -61,9 +65,8 @@ class Jvp:
             By result: a tensor, None if it has no tangent, or a list of those.
         """
         if self.plan.jvp is None:
-            derivable = [name for name in self.results if self._is_derivable(name)]
-            self.missing = tuple(name for name in self.results if name not in derivable)
-            derived = {name: results[name] for name in derivable}
+            self.missing = self._not_derivable
+            derived = {name: results[name] for name in self._derivable}
             return self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded)
         found = self._from_rule(self.plan.jvp, tangents, values, metadata)
         absent = [name for name in self.hidden if name not in found]
@@ -102,13 +105,13 @@ class Jvp:
         self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients, *, is_recorded: bool
     ) -> dict[str, Any]:
         """Return the tangents of some results, as the vjp of the vjp."""
-        if not self.plan.has_reverse:
+        if not self._has_reverse:
             raise self.origin().error(
                 GradientUnavailable,
                 "the op has neither a jvp nor a backward rule, and a tangent is asked for",
                 do="register one with register_jvp, or a differentiable register_backward",
             )
-        once = next((rule for rule in self.plan.rules if rule.is_once_differentiable), None)
+        once = self._once
         if once is not None:
             kind = "in C++" if once.is_in_cpp else "that is once-differentiable"
             raise self.origin(once).error(

@@ -85,12 +85,14 @@ class Vjp:
             By input: a tensor, None, or a list of those for a list.
         """
         found: dict[str, Any] = {}
-        silent = self._silent(grads)
+        silent = self._silent(grads) if self.unnamed else {}
         if len(silent) < len(grads) or not silent:
+            wanted = [name for name, need in needs.items() if need is True or is_wanted(need)]
             for step in self.steps:
-                if any(is_wanted(needs[name]) for name in step.reader.inputs):
+                if not step.inputs.isdisjoint(wanted):
                     found.update(step(needs, grads, values, metadata))
-        self._add_from_reference(found, silent, needs, grads, values)
+        if self.uncovered or silent:
+            self._add_from_reference(found, silent, needs, grads, values)
         return found
 
     def _silent(self, grads: ByName) -> dict[str, Any]:
@@ -155,6 +157,7 @@ class Step:
         self.reader = GradientReader(declaration, rule, is_checked=vjp.is_checked, is_strict=vjp.is_strict)
         self.function = self.noting(rule.function)
         self.read = self.noting(self.reader.read)
+        self.inputs = frozenset(self.reader.inputs)
         self.results = vjp.schema.results_by_grad
         self.refusal = _refusal(declaration.origin(rule.where), rule)
 
@@ -162,9 +165,10 @@ class Step:
         """Return the gradients of the rule's inputs; arguments as in `Vjp`."""
         arguments = self._arguments(needs, grads, values, metadata)
         if not self.rule.is_once_differentiable:
-            return self._checked(self.function(**arguments), needs, metadata)
+            gradients: dict[str, Any] = self.read(self.function(**arguments), needs, metadata)
+            return gradients
         with torch.no_grad():
-            found = self._checked(self.function(**arguments), needs, metadata)
+            found = self.read(self.function(**arguments), needs, metadata)
         dependencies = list(arguments.values())
         return {name: forbid_second_derivative(one, str(self.refusal), dependencies) for name, one in found.items()}
 
@@ -175,10 +179,6 @@ class Step:
     def note(self, error: BaseException) -> None:
         """Note on an exception that it came from the rule."""
         note_rule(error, self.op, self.rule)
-
-    def _checked(self, result: Any, needs: ByName, metadata: ByName) -> dict[str, Any]:  # Any: the rule's result
-        found: dict[str, Any] = self.read(result, needs, metadata)
-        return found
 
     def _arguments(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         like = first_tensor(grads.values()) if self.rule.materializes else None

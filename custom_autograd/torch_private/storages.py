@@ -16,7 +16,7 @@ from torch import Tensor, strided
 from torch.profiler import ProfilerActivity, profile
 
 from custom_autograd.torch_private.functions import sparse_parts
-from custom_autograd.torch_private.transforms import unwrapped
+from custom_autograd.torch_private.transforms import get_unwrapped, is_wrapped, unwrapped
 
 DISPATCH = "__torch_dispatch__"
 
@@ -26,11 +26,14 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
 
     They are valid as long as the tensor is alive.
     """
-    tensor = unwrapped(tensor)
-    if hasattr(type(tensor), "__tensor_flatten__"):
-        return _storages_of_parts(tensor)
-    if not _shares_storages(type(tensor)):
-        return None
+    while is_wrapped(tensor):
+        tensor = get_unwrapped(tensor)
+    cls = type(tensor)
+    if cls is not Tensor:
+        if hasattr(cls, "__tensor_flatten__"):
+            return _storages_of_parts(tensor)
+        if not _shares_storages(cls):
+            return None
     try:
         return frozenset([tensor.untyped_storage()._cdata])
     except (RuntimeError, NotImplementedError):  # sparse and opaque tensors
