@@ -78,11 +78,11 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
         key = "cpu" if is_default and not kwargs and are_on_the_host(args) else device_type
-        run = road.kernels.get(key)
+        run = road.get(key)
         if run is None:
             if device_type not in record.kernels:
                 raise mixed.unserved(args, kwargs)
-            run = keep(road, "kernels", key, lambda: generated_code_of(record).kernel_of(key))
+            run = keep(road, key, lambda: generated_code_of(record).kernel_of(key))
             for listener in when_called:
                 listener(record)
         try:
@@ -107,7 +107,7 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
 
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = road.autograd.get(None) or keep(road, "autograd", None, find)
+        run = road.get("Autograd") or keep(road, "Autograd", find)
         try:
             result = run(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:

@@ -42,7 +42,7 @@ def start(record: OpRecord) -> bool:
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
     proofs = record.proofs
-    if isinstance(proofs, Prover) and proofs.native is None and record.road.kernels:
+    if isinstance(proofs, Prover) and proofs.native is None and record.road:
         _make_native(record, proofs, native)
 
 

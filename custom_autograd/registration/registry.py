@@ -68,27 +68,16 @@ class GeneratedCode(Protocol):
         raise NotImplementedError
 
 
-class Road:
+class Road(dict["str | None", GeneratedCall]):
     """What runs at the dispatch keys of one op, found at the first call and kept until something changes.
 
+    It is kept by the name of the key, for a backend by device type (None for those without a kernel of their own).
     The dispatcher cannot exchange a kernel: what is registered there looks here in each call.
-
-    Attributes:
-        autograd: at the Autograd key, by None: (keyset, *args, **kwargs).
-        kernels: at the key of a backend, by device type.
-        batched: at the key of vmap, by None: what returns None for calls that need the general way.
     """
-
-    __slots__ = ("__weakref__", "autograd", "batched", "kernels")
-
-    def __init__(self) -> None:
-        self.forget()
 
     def forget(self) -> None:
         """Drop it all: a rule, a kernel or the level of validation has changed."""
-        self.autograd: dict[None, GeneratedCall] = {}
-        self.batched: dict[None, GeneratedCall] = {}
-        self.kernels: dict[str | None, GeneratedCall] = {}
+        self.clear()
 
 
 class OpRecord:

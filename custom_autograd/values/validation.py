@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,7 +100,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def keep(road: Road, kind: str, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
+def keep(road: Road, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
     """Return what runs there now, and keep it unless something changes meanwhile.
 
     While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
@@ -109,6 +109,5 @@ def keep(road: Road, kind: str, key: str | None, make: Callable[[], Any]) -> Any
     with changes.lock:
         if epoch == changes.count and not is_overridden():
             changes.tell_once(road.forget)
-            kept: MutableMapping[str | None, Any] = getattr(road, kind)
-            kept[key] = made
+            road[key] = made
     return made

@@ -130,7 +130,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     road, find = record.road, partial(_way, record, Binder(record.declaration.schema))
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        return (road.batched.get(None) or keep(road, "batched", None, find))(*args, **kwargs)
+        return (road.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
     for capability in record.capabilities:
