@@ -177,3 +177,21 @@ print([name for name in loaded if name.startswith(theirs)])
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert "[]\n[]\n" == finished.stdout
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_an_import_is_not_interrupted_by_the_collector_and_leaves_it_as_it_was(is_enabled):
+    program = f"""
+import gc
+import torch
+
+gc.{"enable" if is_enabled else "disable"}()
+collected = []
+gc.callbacks.append(lambda phase, facts: collected.append(facts["generation"]))
+from custom_autograd import custom_op
+
+print(gc.isenabled(), 2 in collected)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert f"{is_enabled} False\n" == finished.stdout
