@@ -27,11 +27,15 @@ torch.set_num_threads(1)
 torch.ones(1, requires_grad=True).sum().backward()
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton kernels run on CPU tensors, in this process
-# Calls are native in this process from the first on, and never in the processes that tests start.
+# Calls are native in this process from the first on, unless CUSTOM_AUTOGRAD_NATIVE=0 asks for none, and never in the
+# processes that tests start.
+# Workers of pytest-xdist inherit the first process's answer.
+USES_NATIVE = os.environ.setdefault("TESTS_USE_NATIVE", os.environ.get("CUSTOM_AUTOGRAD_NATIVE", "1")) != "0"
 os.environ["CUSTOM_AUTOGRAD_NATIVE"] = "0"
-with contextlib.suppress(KernelUnavailable):
-    loading.library.mode = "require"
-    loading.library.load()
+if USES_NATIVE:
+    with contextlib.suppress(KernelUnavailable):
+        loading.library.mode = "require"
+        loading.library.load()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 

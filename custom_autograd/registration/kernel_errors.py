@@ -48,16 +48,19 @@ def wrong_layout(declaration: Declaration, layout: torch.layout) -> KernelError:
     )
 
 
-def unknown(declaration: Declaration, name: str, device_type: str | None, names: Sequence[str]) -> KernelError:
-    """Return the error of a name that is forced, and that no kernel has."""
+def unknown(
+    declaration: Declaration, name: str, device_type: str | None, names: Sequence[str], elsewhere: Sequence[str]
+) -> KernelError:
+    """Return the error of a name that is forced, and that no kernel has, or only kernels for other device types."""
     where = "" if device_type is None else f" for device type {device_type!r}"
+    register = f"{name!r} is a kernel for device type {quote(elsewhere)}; choose one of these, or register it here, too"
     return KernelError(
         str(declaration.name),
         f"there is no kernel {name!r}{where}",
         expected=quote(dict.fromkeys(names)),
         found=repr(name),
         declared=declaration.location,
-        do=suggest(name, names) or "choose one of these, or register it",
+        do=register if elsewhere else suggest(name, names) or "choose one of these, or register it",
     )
 
 

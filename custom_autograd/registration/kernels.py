@@ -169,7 +169,9 @@ class Kernels(Mapping["str | None", Kernel]):
         found = [kernel for kernel in candidates if kernel.name == name]
         if found:
             return found
-        raise kernel_errors.unknown(self._declaration, name, device_type, [kernel.name for kernel in candidates])
+        elsewhere = [other for other in self if other is not None and any(k.name == name for k in self._kernels[other])]
+        names = [kernel.name for kernel in candidates]
+        raise kernel_errors.unknown(self._declaration, name, device_type, names, elsewhere)
 
     @contextmanager
     def insist(self, name: str) -> Iterator[None]:
