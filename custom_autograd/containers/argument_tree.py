@@ -8,9 +8,8 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any, NoReturn
 
-from custom_autograd.containers.basic_leaf_types import Kind
 from custom_autograd.containers.fields import Free, Node, Plain, Record, Results, all_nodes, check_hidden, results_of
-from custom_autograd.containers.leaf_types import UnknownKindError, kind_of, letters
+from custom_autograd.containers.leaf_types import Kind, UnknownKindError, kind_of, letters
 from custom_autograd.containers.named_fields import find_record
 from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import KernelError

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from custom_autograd.containers import treespecs as treespecs
-from custom_autograd.containers.basic_leaf_types import Kind, Parts, refuse
+from custom_autograd.containers import treespecs
+from custom_autograd.containers.leaf_types import Kind, no_parts, refuse
 from custom_autograd.containers.named_fields import RecordType, describe, find_record
 from custom_autograd.containers.treespecs import MisfitError, TreeSpec
 from custom_autograd.core.messages import quote
@@ -84,7 +84,7 @@ class Plain:
     def take(self, value: Any) -> list[Any]:
         """Implement `Node`."""
         if self.kind is not None and not self.kind.accepts(value):
-            self.kind.encode(value, Parts(), self.path)  # says what is expected
+            self.kind.encode(value, no_parts(), self.path)  # says what is expected
         return [value]
 
     def give(self, get: Get) -> Any:
@@ -167,23 +167,24 @@ class Free:
         """Return the flat name of its structure."""
         return f"{self.name}_structure"
 
+    def _rows(self) -> dict[str, tuple[str, Any]]:
+        """Return letter -> flat name and annotation of what travels next to the structure."""
+        rows = {"T": ("", list[Tensor]), "I": ("_ints", list[int]), "F": ("_floats", list[float])}
+        return {letter: (self.name + end, row) for letter, (end, row) in rows.items() if letter in self.inside}
+
     def flat(self) -> dict[str, Any]:
         """Implement `Node`."""
-        types: dict[str, Any] = {"T": list[Tensor], "I": list[int], "F": list[float]}
-        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
-        return {**{names[letter]: kind for letter, kind in types.items() if letter in self.inside}, self.text: str}
+        return {**dict(self._rows().values()), self.text: str}
 
     def take(self, value: Any) -> list[Any]:
         """Implement `Node`."""
-        parts = Parts()
+        parts = no_parts()
         text = self.kind.encode(value, parts, self.path)
-        rows = (("T", parts.tensors), ("I", parts.ints), ("F", parts.floats))
-        return [*(row for letter, row in rows if letter in self.inside), text]
+        return [*(row for letter, row in parts.items() if letter in self.inside), text]
 
     def give(self, get: Get) -> Any:
         """Implement `Node`."""
-        names = {"T": self.name, "I": f"{self.name}_ints", "F": f"{self.name}_floats"}
-        rows = {letter: iter(get(name)) for letter, name in names.items() if letter in self.inside}
+        rows = {letter: iter(get(name)) for letter, (name, _) in self._rows().items()}
         return treespecs.rebuild(self._treespec(get), lambda letter: next(rows[letter]))
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
@@ -206,7 +207,7 @@ class Free:
         """Return the key path of each tensor in messages, in order; `structure` as in `mirror`."""
         return list(treespecs.paths_of_tensors(self._treespec(structure), self.path))
 
-    def _treespec(self, get: Get) -> TreeSpec:
+    def _treespec(self, get: Get) -> TreeSpec | str:
         return treespecs.parse(get(self.text))
 
 

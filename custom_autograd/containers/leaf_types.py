@@ -1,4 +1,7 @@
-"""What may stand inside a container whose shape varies: from annotations to kinds, and the kinds that know classes."""
+"""What may be in a container whose shape varies: annotation -> leaf type, which turns values into text.
+
+`encode` runs in every call, also while Dynamo traces it: plain loops over plain containers.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +11,189 @@ import enum
 import inspect
 import math
 import typing
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
 
-from custom_autograd.containers.basic_leaf_types import (
-    LITERALS,
-    TORCH_CONSTANTS,
-    Choice,
-    Constant,
-    Kind,
-    Many,
-    Parts,
-    Single,
-    Table,
-    refuse,
-)
-from custom_autograd.containers.named_fields import RecordType, find_record, is_plain, is_union
-from custom_autograd.containers.treespecs import name_of
+from custom_autograd.containers.named_fields import RecordType, advise_plain, describe, find_record, is_plain, is_union
+from custom_autograd.containers.treespecs import MisfitError, name_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.annotations import is_class, resolve
 from custom_autograd.schema.types import classes_held_as
 from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.torch_private.trees import NodeType, find_node_type
 
+LITERALS = (*classes_held_as("="), type(None))
+TORCH_CONSTANTS = classes_held_as("t")
 BY_CLASS = ("fields", "dataclass")
 """The styles of containers that are classes."""
+Parts = dict[str, list[Any]]
+"""Values that travel next to the text of a structure, by letter (Any: tensors and numbers, symbols among them)."""
+
+
+def no_parts() -> Parts:
+    """Return the start of what `encode` adds to."""
+    return {"T": [], "I": [], "F": []}
+
+
+class Kind:
+    """One kind of value."""
+
+    __slots__ = ()
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Return the text of a value's structure; what travels next to it is added to `parts`."""
+        raise NotImplementedError
+
+    def accepts(self, value: Any) -> bool:
+        """Return True if a value looks like one of this kind, seen from outside."""
+        raise NotImplementedError
+
+
+def refuse(path: str, expected: str, value: Any, found: str | None = None) -> NoReturn:
+    """Raise what says that a value is of another kind."""
+    raise MisfitError(path, expected, found or describe(value), advise_plain(value))
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind.
+class Single(Kind):
+    """A tensor ("T"), an int ("I") or a float ("F")."""
 
-    Attributes:
-        record: the container.
-        kinds: of its fields; those of a class are found when `inner` is first called, since it may hold itself.
-    """
+    letter: str
+    label: str
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        if not self.accepts(value):
+            refuse(path, self.label, value)
+        parts[self.letter].append(float(value) if self.letter == "F" and type(value) is int else value)
+        return f"'{self.letter}'"
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        if self.letter == "T":
+            return isinstance(value, Tensor)
+        is_int = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+        return is_int or (self.letter == "F" and isinstance(value, (float, torch.SymFloat)))
+
+
+TENSOR, INT, _ = SINGLES = (Single("T", "a tensor"), Single("I", "an int"), Single("F", "a float"))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Kind):
+    """A value that is part of the structure: bool, str, None, complex, Enum, dtype, device, ..."""
+
+    types: tuple[type, ...]
+    values: tuple[Any, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return what a message calls it."""
+        kinds = ["None" if one is type(None) else f"a {one.__name__}" for one in self.types]
+        return " or ".join([repr(one) for one in self.values] or kinds)
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        if not self.accepts(value):
+            refuse(path, self.label, value)
+        if isinstance(value, enum.Enum):
+            member = value.value if isinstance(value, enum.Flag) else value.name
+            return f"('e', {name_of(type(value))!r}, {member!r})"
+        if isinstance(value, complex):
+            return f"('c', {str(value.real)!r}, {str(value.imag)!r})"
+        if isinstance(value, TORCH_CONSTANTS):
+            sort = "device" if isinstance(value, torch.device) else "constant"
+            return f"('t', {sort + ' ' + str(value)!r})"
+        return f"('=', {value!r})"
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        if self.values:
+            return any(type(value) is type(one) and value == one for one in self.values)
+        is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
+        return type(value) in self.types or (is_single and isinstance(value, self.types))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind):
+    """A union: the first kind that accepts the value."""
+
+    kinds: tuple[Kind, ...]
+    label: str
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        able = [kind for kind in self.kinds if kind.accepts(value)]
+        for kind in able[:-1]:
+            tried = no_parts()
+            try:
+                text = kind.encode(value, tried, path)
+            except MisfitError:  # list[int] | list[Tensor]: both look like lists from outside
+                continue
+            for letter, row in tried.items():
+                parts[letter] += row
+            return text
+        if not able:
+            refuse(path, self.label, value)
+        return able[-1].encode(value, parts, path)
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        return any(kind.accepts(value) for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Many(Kind):
+    """A list, or a tuple of any length, of one kind."""
+
+    kind: Kind
+    is_tuple: bool = False
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        if not self.accepts(value):
+            refuse(path, "a tuple" if self.is_tuple else "a list", value)
+        texts = [f" {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
+        head = "z" if type(value) is torch.Size else "u" if isinstance(value, tuple) else "l"
+        return f"('{head}',{','.join(texts)})"
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        return type(value) in (list, tuple, torch.Size)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Kind):
+    """A dict of any keys (str, int or bool) to one kind."""
+
+    key: Constant | Single
+    kind: Kind
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        if not self.accepts(value):
+            refuse(path, "a dict", value)
+        texts = []
+        for key, item in value.items():
+            if not (type(key) in (str, int, bool) and self.key.accepts(key)):
+                refuse(f"{path}, key {key!r}", self.key.label, key)
+            texts.append(f"({key!r}, {self.kind.encode(item, parts, f'{path}[{key!r}]')})")
+        return f"('d',{', '.join(texts)})"
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        return is_plain(value, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields(Kind):
+    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind."""
 
     record: RecordType
-    kinds: list[Kind]
+    own: tuple[Kind, ...] = ()
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
         """Implement `Kind`."""
@@ -65,37 +210,9 @@ class Fields:
         """Implement `Kind`."""
         return self.record.read(value) is not None
 
-    def inner(self) -> Sequence[Kind]:
-        """Implement `Kind`."""
-        if not self.kinds:
-            self.kinds[:] = [kind_of(one) for one in self.record.annotations]
-        return self.kinds
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A class that is registered as a pytree node: its children may be anything."""
-
-    node: NodeType
-
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
-        cls = self.node.cls
-        if type(value) is not cls:
-            refuse(path, f"a {cls.__name__}", value)
-        found, context = self.node.dump(value)
-        if not _is_writable(context):
-            refuse(f"the context of {path}", "bools, numbers, strings and containers of those", context)
-        texts = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
-        return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
-
-    def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
-        return type(value) is self.node.cls
-
-    def inner(self) -> Sequence[Kind]:
-        """Implement `Kind`."""
-        return (ANYTHING,)
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kind of each field; for a class, found when first needed, since a class may hold itself."""
+        return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
 
 _FIELDS: dict[type, Fields] = {}
@@ -123,7 +240,39 @@ def _find_fields(cls: type) -> Fields | None:
     return _MET[cls]
 
 
-class Anything:
+@dataclass(frozen=True, slots=True)
+class Registered(Kind):
+    """A class that is registered as a pytree node: its children may be anything."""
+
+    node: NodeType
+
+    def encode(self, value: Any, parts: Parts, path: str) -> str:
+        """Implement `Kind`."""
+        cls = self.node.cls
+        if not self.accepts(value):
+            refuse(path, f"a {cls.__name__}", value)
+        found, context = self.node.dump(value)
+        if not _is_writable(context):
+            refuse(f"the context of {path}", "bools, numbers, strings and containers of those", context)
+        texts = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
+        return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
+
+    def accepts(self, value: Any) -> bool:
+        """Implement `Kind`."""
+        return type(value) is self.node.cls
+
+
+def _is_writable(context: Any) -> bool:
+    if isinstance(context, (list, tuple)):
+        return type(context) in (list, tuple) and all(_is_writable(item) for item in context)
+    if isinstance(context, dict):
+        return all(_is_writable(item) for row in context.items() for item in row)
+    if isinstance(context, float):
+        return math.isfinite(context)
+    return type(context) in (bool, int, str, type(None))
+
+
+class Anything(Kind):
     """Whatever the value is: `Any`, or a container without further annotation."""
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
@@ -137,16 +286,12 @@ class Anything:
         """Implement `Kind`."""
         return self._find(value) is not None
 
-    def inner(self) -> Sequence[Kind]:
-        """Implement `Kind`."""
-        return tuple(map(Single, "TIF"))
-
     def _find(self, value: Any) -> Kind | None:
         if type(value) in LITERALS or isinstance(value, (enum.Enum, *TORCH_CONSTANTS)):
             return Constant((type(value),))
-        for letter in "TIF":
-            if Single(letter).accepts(value):
-                return Single(letter)
+        for single in SINGLES:
+            if single.accepts(value):
+                return single
         node = find_node_type(type(value))
         if node is not None:
             return Registered(node)
@@ -154,33 +299,30 @@ class Anything:
         if fields is not None:
             return fields
         if is_plain(value, dict):
-            return Table(Constant((str, int)), self)
+            return Table(KEY, self)
         return Many(self) if is_plain(value, (list, tuple)) else None
 
 
 ANYTHING = Anything()
+KEY = Constant((str, int))
 
 
-def _is_writable(context: Any) -> bool:
-    if isinstance(context, (list, tuple)):
-        return type(context) in (list, tuple) and all(_is_writable(item) for item in context)
-    if isinstance(context, dict):
-        return all(_is_writable(item) for row in context.items() for item in row)
-    if isinstance(context, float):
-        return math.isfinite(context)
-    return type(context) in (bool, int, str, type(None))
-
-
-def letters(kind: Kind, seen: set[int] | None = None) -> set[str]:
+def letters(kind: Kind, seen: frozenset[type] = frozenset()) -> set[str]:
     """Return which of "T", "I" and "F" may be anywhere inside."""
-    seen = set() if seen is None else seen
-    if isinstance(kind, Single):
-        return {kind.letter}
-    name = id(kind.record.cls) if isinstance(kind, Fields) and kind.record.style in BY_CLASS else id(kind)
-    if name in seen:
-        return set()
-    seen.add(name)
-    return {letter for one in kind.inner() for letter in letters(one, seen)}
+    match kind:
+        case Single():
+            return {kind.letter}
+        case Constant():
+            return set()
+        case Many() | Table():
+            return letters(kind.kind, seen)
+        case Choice(kinds):
+            return {letter for one in kinds for letter in letters(one, seen)}
+        case Fields(record):
+            is_open = record.style in BY_CLASS and record.cls in seen
+            kinds = () if is_open else kind.kinds()
+            return {letter for one in kinds for letter in letters(one, seen | {record.cls})}
+    return set("TIF")
 
 
 class UnknownKindError(Exception):
@@ -193,28 +335,27 @@ def kind_of(annotation: Any) -> Kind:
     simple = SIMPLE.get(annotation) if isinstance(annotation, typing.Hashable) else None
     if simple is not None:
         return simple
-    if is_union(annotation):
-        members = typing.get_args(annotation)
-        return Choice(tuple(map(kind_of, _by_strictness(members))), " or ".join(map(_spell, members)))
     origin, items = typing.get_origin(annotation), typing.get_args(annotation)
+    if is_union(annotation):
+        return Choice(tuple(map(kind_of, sorted(items, key=_strictness))), " or ".join(map(_spell, items)))
     if origin is Literal:
         return Constant(tuple({type(one) for one in items}), items)
-    if origin in (list, *SEQUENCES):
+    if origin in (list, Sequence):
         return Many(kind_of(items[0]))
     if origin is tuple and Ellipsis in items:
         return Many(kind_of(items[0]), is_tuple=True)
-    if origin in (dict, *MAPPINGS):
+    if origin in (dict, Mapping):
         return Table(_key_of(items[0]), kind_of(items[1]))
     return _kind_of_class(annotation)
 
 
 def _kind_of_class(annotation: Any) -> Kind:
     if is_class(annotation):
+        if issubclass(annotation, Tensor):
+            return TENSOR
         if issubclass(annotation, enum.Enum):
             name_of(annotation)
             return Constant((annotation,))
-        if issubclass(annotation, Tensor):
-            return Single("T")
         node = find_node_type(annotation)
         if node is not None and node.is_named and not dataclasses.is_dataclass(annotation):
             name_of(annotation)
@@ -227,21 +368,19 @@ def _kind_of_class(annotation: Any) -> Kind:
     return fields_of(record)
 
 
-def _by_strictness(annotations: tuple[Any, ...]) -> Iterator[Any]:
+def _strictness(annotation: Any) -> int:
     """Return the rank of bool before int before float, so that each number is taken for what it is."""
     order = {bool: 0, int: 1, float: 2, complex: 3}
-    return iter(sorted(annotations, key=lambda one: order.get(one, -1) if is_class(one) else -1))
+    return order.get(annotation, -1) if is_class(annotation) else -1
 
 
 def _key_of(annotation: Any) -> Constant | Single:
-    found = kind_of(annotation)
-    if annotation is int:
-        return Single("I")
     if annotation is Any:
-        return Constant((str, int))
-    if not isinstance(found, Constant) or not set(found.types) <= {str, int}:
-        raise UnknownKindError(f"dict keys of type {_spell(annotation)}")
-    return found
+        return KEY
+    found = kind_of(annotation)
+    if found is INT or (isinstance(found, Constant) and set(found.types) <= {str, int}):
+        return found
+    raise UnknownKindError(f"dict keys of type {_spell(annotation)}")
 
 
 def _spell(annotation: Any) -> str:
@@ -251,16 +390,14 @@ def _spell(annotation: Any) -> str:
     return "None" if annotation is type(None) else inspect.formatannotation(annotation).removeprefix("torch.")
 
 
-SEQUENCES = (typing.get_origin(typing.Sequence[int]),)
-MAPPINGS = (typing.get_origin(typing.Mapping[int, int]),)
 SIMPLE: dict[Any, Kind] = {
-    **{cls: Single(letter) for letter in "TIF" for cls in classes_held_as(letter)},
+    **{cls: single for single in SINGLES for cls in classes_held_as(single.letter)},
+    **{cls: Constant((cls,)) for cls in (*LITERALS, *TORCH_CONSTANTS)},
+    None: Constant((type(None),)),
     Any: ANYTHING,
     object: ANYTHING,
     list: Many(ANYTHING),
     tuple: Many(ANYTHING, is_tuple=True),
-    dict: Table(Constant((str, int)), ANYTHING),
-    torch.Size: Many(Single("I"), is_tuple=True),
-    None: Constant((type(None),)),
-    **{kind: Constant((kind,)) for kind in (*LITERALS, *TORCH_CONSTANTS)},
+    dict: Table(KEY, ANYTHING),
+    torch.Size: Many(INT, is_tuple=True),
 }

@@ -31,9 +31,9 @@ class RecordType:
 
     Attributes:
         cls: the class of its values; `dict` for a TypedDict.
-        style: "fields" (NamedTuple), "dataclass", "keys" (TypedDict), "items" (tuple) or "slice".
+        style: "fields" (NamedTuple), "dataclass", "keys" (a dict), "items" (a list or a tuple) or "slice".
         keys: the names of the fields, or their indices as text.
-        annotations: of each field.
+        annotations: of each field; none for a dict that is not a TypedDict.
         label: what a message calls it.
     """
 
@@ -42,11 +42,6 @@ class RecordType:
     keys: tuple[str, ...]
     annotations: tuple[Any, ...]  # Any: annotations have no type of their own
     label: str
-
-    @property
-    def has_names(self) -> bool:
-        """Return True if names can be made of all its keys."""
-        return all(key.isidentifier() or key.isdigit() for key in self.keys)
 
     def path(self, index: int) -> str:
         """Return the key path of a field in messages: `.weight`, `['k']` or `[0]`."""
@@ -84,7 +79,9 @@ class RecordType:
 
     def make(self, values: Sequence[Any]) -> Any:
         """Make a value of the class with these fields, as they are: `__init__` and `__post_init__` have run."""
-        return slice(*values) if self.style == "slice" else self.make_plain(values)
+        if self.style == "slice":
+            return slice(*values)
+        return torch.Size(values) if self.cls is torch.Size else self.make_plain(values)
 
     def make_plain(self, values: Sequence[Any]) -> Any:
         """Return the same shape with other fields, such as gradients; no code of its author runs."""
@@ -93,7 +90,7 @@ class RecordType:
         if self.style == "fields":
             return self.cls._make(values)  # type: ignore[attr-defined]  # a NamedTuple has it
         if self.style != "dataclass":
-            return tuple(values)
+            return list(values) if self.cls is list else tuple(values)
         made: Any = object.__new__(self.cls)
         for key, value in zip(self.keys, values, strict=True):
             object.__setattr__(made, key, value)
@@ -104,7 +101,7 @@ class RecordType:
         found = self.read(value)
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
             return dict(value)
-        is_row = isinstance(value, (tuple, list)) and len(value) == len(self.keys)
+        is_row = isinstance(value, (tuple, list)) and len(value) == len(self.keys) == len(self.annotations)
         if found is None and is_row and find_misplaced(self.keys, value) is None:
             found = tuple(by_fields(self.keys, value))
         return None if found is None else dict(zip(self.keys, found, strict=True))
@@ -117,36 +114,39 @@ def find_record(annotation: Any) -> RecordType | None:
         items = typing.get_args(annotation)
         if items in ((), ((),)) or Ellipsis in items:
             return None
-        return RecordType(tuple, "items", tuple(map(str, range(len(items)))), items, f"a tuple of {len(items)}")
+        return row_of(tuple, items)
     if annotation is slice:
         return RecordType(slice, "slice", ("start", "stop", "step"), (int | None,) * 3, "a slice")
     if not is_class(annotation):
         return None
     if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
         hints = hints_of(annotation)
-        return RecordType(dict, "keys", tuple(hints), tuple(hints.values()), _keys(tuple(hints)))
+        return dict_of(tuple(hints), tuple(hints.values()))
     return _find_class(annotation)
 
 
 def _find_class(cls: type) -> RecordType | None:
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        hints = hints_of(cls)
-        keys: tuple[str, ...] = getattr(cls, "_fields", ())
-        return RecordType(cls, "fields", keys, tuple(hints.get(key, Any) for key in keys), _label(cls, keys))
-    if dataclasses.is_dataclass(cls):
-        hints = hints_of(cls)
-        keys = tuple(field.name for field in dataclasses.fields(cls))
-        return RecordType(cls, "dataclass", keys, tuple(hints[key] for key in keys), _label(cls, keys))
-    return None
+        style, keys = "fields", tuple(getattr(cls, "_fields", ()))
+    elif dataclasses.is_dataclass(cls):
+        style, keys = "dataclass", tuple(field.name for field in dataclasses.fields(cls))
+    else:
+        return None
+    hints = hints_of(cls)
+    label = f"{cls.__qualname__.rpartition('<locals>.')[2]}({', '.join(keys)})"
+    return RecordType(cls, style, keys, tuple(hints.get(key, Any) for key in keys), label)
 
 
-def _label(cls: type, keys: tuple[str, ...]) -> str:
-    name = cls.__qualname__.rpartition("<locals>.")[2]
-    return f"{name}({', '.join(keys)})"
+def row_of(cls: type, annotations: Sequence[Any]) -> RecordType:
+    """Return a list, a tuple or a torch.Size of a fixed length."""
+    count = len(annotations)
+    label = f"a {'tuple' if cls is tuple else 'list'} of {count}"
+    return RecordType(cls, "items", tuple(map(str, range(count))), tuple(annotations), label)
 
 
-def _keys(keys: tuple[str, ...]) -> str:
-    return f"a dict with the keys {', '.join(map(repr, keys))}"
+def dict_of(keys: Sequence[Any], annotations: tuple[Any, ...] = ()) -> RecordType:
+    """Return a dict with fixed keys."""
+    return RecordType(dict, "keys", tuple(keys), annotations, f"a dict with the keys {', '.join(map(repr, keys))}")
 
 
 def is_union(annotation: Any) -> bool:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from custom_autograd import KernelError
-from custom_autograd.containers import treespecs as treespecs
-from custom_autograd.containers.basic_leaf_types import Parts
-from custom_autograd.containers.leaf_types import UnknownKindError, kind_of, letters
+from custom_autograd.containers import treespecs
+from custom_autograd.containers.leaf_types import UnknownKindError, kind_of, letters, no_parts
 from custom_autograd.containers.treespecs import MisfitError
 
 
@@ -54,12 +53,12 @@ VALUES = st.recursive(
 
 
 def taken_apart(value, annotation=Any):
-    parts = Parts()
+    parts = no_parts()
     return kind_of(annotation).encode(value, parts, "v"), parts
 
 
 def put_together(text, parts):
-    rows = {"T": iter(parts.tensors), "I": iter(parts.ints), "F": iter(parts.floats)}
+    rows = {letter: iter(row) for letter, row in parts.items()}
     return treespecs.rebuild(treespecs.parse(text), lambda letter: next(rows[letter]))
 
 
@@ -106,7 +105,7 @@ def test_a_mirror_is_collected_in_the_order_of_the_tensors(value):
     node, numbers = treespecs.parse(text), iter(range(100))
     mirror = treespecs.rebuild(node, lambda letter: next(numbers) if letter == "T" else None, is_plain=True)
 
-    assert list(range(len(parts.tensors))) == list(treespecs.collect(node, mirror, "v"))
+    assert list(range(len(parts["T"]))) == list(treespecs.collect(node, mirror, "v"))
 
 
 class Sides(TypedDict):
