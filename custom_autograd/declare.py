@@ -98,12 +98,11 @@ def declare(
     if tree is None:
         schema = schema_of(function, written, options, refuse)
     else:
-        from custom_autograd.containers.adapters import flat_kernel_function  # imported for ops with containers
-        from custom_autograd.containers.argument_tree import flat_options
+        from custom_autograd.containers.argument_tree import flat_options  # imported for ops with containers
 
         options = flat_options(options, tree)
         schema = schema_of(function, tree.flat, options, refuse)
-        function = flat_kernel_function(tree, schema, function, options.op)
+        function = tree.flat_kernel(schema, function, options.op)
     if devices and not schema.tensor_arguments and not schema.device_arguments:
         problem = "an op without tensors cannot choose between devices"
         do = "add one, or leave device_types= out"

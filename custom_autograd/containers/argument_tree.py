@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +13,14 @@ from custom_autograd.containers.fields import Free, Node, Plain, Record, Results
 from custom_autograd.containers.leaf_types import Kind, UnknownKindError, kind_of, letters
 from custom_autograd.containers.named_fields import find_record
 from custom_autograd.containers.treespecs import MisfitError
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import CustomAutogradError, KernelError
+from custom_autograd.core.locations import location_of
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.registration.declaration import kernel_of_op
 from custom_autograd.registration.shorter_rules import Parameters
 from custom_autograd.schema.annotations import Written, resolve
 from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
-from custom_autograd.schema.schema import TENSOR_TYPES
+from custom_autograd.schema.schema import TENSOR_TYPES, Schema
 from custom_autograd.schema.types import find_argument_type
 
 
@@ -43,16 +46,17 @@ class ArgumentTree:
         positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
         return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
 
-    def own_names(self) -> tuple[list[str], list[str]]:
-        """Return the names of both."""
-        positional, keywords = self.ordered()
-        return [node.name for node in positional], [node.name for node in keywords]
-
     def parameters(self) -> Parameters:
-        """Return the same, with their defaults."""
+        """Return the names of both, and their defaults."""
+        positional, keywords = ([node.name for node in nodes] for nodes in self.ordered())
         rows = self.signature.parameters.values()
         defaults = {row.name: row.default for row in rows if row.default is not row.empty}
-        return Parameters(*self.own_names(), defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
+        return Parameters(positional, keywords, defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        """Return the outputs, if the schema cannot say them itself."""
+        return () if self.results is None else self.results.nodes
 
     def structures(self) -> list[str]:
         """Return the flat names of the texts of the structures that vary."""
@@ -90,6 +94,30 @@ class ArgumentTree:
                 positional += values
         return positional, keywords
 
+    def flat_function(self, function: Callable[..., Any], op: str, title: str = "kernel") -> Callable[..., Any]:
+        """Return what is called like the op itself (a kernel, a fake, a reference), as its flat op is called."""
+        names = list(self.flat.annotations)[:-1]
+
+        @functools.wraps(function)
+        def flat(*args: Any, **kwargs: Any) -> Any:
+            positional, keywords = self.arguments({**dict(zip(names, args, strict=False)), **kwargs})
+            result = function(*positional, **keywords)
+            if self.results is None:
+                return result
+            try:
+                return self.results.take(result)
+            except MisfitError as error:
+                problem = f"the {title} {location_of(function)} returns another container"
+                raise_misfit(KernelError, op, problem, error)
+
+        return with_signature(flat, self.flat.signature)
+
+    def flat_kernel(self, schema: Schema, function: Callable[..., Any], op: str) -> Callable[..., Any]:
+        """Return a kernel on containers as its flat op is called; it records which of them the op writes to."""
+        mutated = {argument.name for argument in schema.mutated_arguments}
+        written = [node.name for node in self.inputs if not mutated.isdisjoint(node.flat())]
+        return self.flat_function(kernel_of_op(function, op, self.parameters().positional, written), op)
+
     def outside(self, flat: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the flat op in the signature that its author declared."""
 
@@ -101,12 +129,23 @@ class ArgumentTree:
 
     def flat_names(self, name: str) -> tuple[str, ...]:
         """Return the flat tensors behind a name or a path; the name itself if there are none."""
-        results = () if self.results is None else self.results.nodes
-        for node in all_nodes((*self.inputs, *results)):
+        for node in all_nodes((*self.inputs, *self.outputs)):
             if name in (node.name, node.path):
                 found = tuple(flat for flat, annotation in node.flat().items() if _holds_tensors(annotation))
                 return found or (node.name,)
         return (name,)
+
+
+def with_signature(flat: Callable[..., Any], signature: inspect.Signature | None) -> Callable[..., Any]:
+    """Return a function with what `inspect.signature` is to say of it."""
+    flat.__signature__ = signature  # type: ignore[attr-defined]
+    return flat
+
+
+def raise_misfit(error: type[CustomAutogradError], op: str, problem: str, misfit: MisfitError) -> NoReturn:
+    """Raise the error that says which field of a container does not fit."""
+    facts = {"expected": misfit.expected, "found": misfit.found}
+    raise error(op, f"{problem} for {misfit.path}", do=misfit.advice, **facts) from None
 
 
 def _holds_tensors(annotation: Any) -> bool:
@@ -156,22 +195,21 @@ def _node(name: str, path: str, annotation: Any, above: tuple[type, ...], refuse
         return Record(name, path, record, tuple(fields))
     if annotation in (Any, object):
         return Plain(name, path, annotation)
-    try:
-        kind = kind_of(annotation)
+    kind = _kind(annotation)
+    if kind is not None:
         return Free(name, path, kind, frozenset(letters(kind)))
-    except UnknownKindError:
-        if not above and path == name:
-            return Plain(name, path, annotation)  # refused where the schema is inferred
-        raise refuse(
-            f"'{path}' has an annotation that is not supported",
-            expected="tensors, numbers, strings, dtypes, Enums, and containers of those",
-            found=inspect.formatannotation(annotation),
-            do="change the annotation, or leave it out of the container",
-        ) from None
+    if not above and path == name:
+        return Plain(name, path, annotation)  # refused where the schema is inferred
+    raise refuse(
+        f"'{path}' has an annotation that is not supported",
+        expected="tensors, numbers, strings, dtypes, Enums, and containers of those",
+        found=inspect.formatannotation(annotation),
+        do="change the annotation, or leave it out of the container",
+    )
 
 
 def _kind(annotation: Any) -> Kind | None:
-    """Return the kind of a field, or None if there is none for its annotation."""
+    """Return the kind of an annotation, or None if there is none for it."""
     try:
         return kind_of(annotation)
     except UnknownKindError:

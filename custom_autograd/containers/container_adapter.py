@@ -4,188 +4,29 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
-from custom_autograd.containers.adapters import (
-    ByName,
-    by_flat_name,
-    check_call,
-    flat_function,
-    flat_kernel_function,
-    raise_misfit,
-)
-from custom_autograd.containers.argument_tree import ArgumentTree
-from custom_autograd.containers.fields import Free, Plain, all_nodes
+from torch import Tensor
+
+from custom_autograd.containers.argument_tree import ArgumentTree, raise_misfit, with_signature
+from custom_autograd.containers.drop_in import TorchStyle
+from custom_autograd.containers.fields import Free, Node, Plain, all_nodes
+from custom_autograd.containers.named_fields import describe
 from custom_autograd.containers.op_adapter import Function, OpAdapter, Values, label_each
 from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import quote
+from custom_autograd.core.messages import explicit_none, quote, suggest
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rules import check_signature
+from custom_autograd.registration.rule_types import special_names, value_names
+from custom_autograd.registration.rules import bind_names, check_signature
 from custom_autograd.registration.shorter_rules import Parameters
-from custom_autograd.schema.schema import Schema
-
-TEXTS = "custom_autograd_structures"
-"""Where ctx keeps the texts of a call's structures."""
-
-
-def flat_vmap(tree: ArgumentTree, declaration: Declaration, function: Function) -> Function:
-    """Return a vmap rule: `in_dims`, arguments, output and `out_dims` are containers where the op's are."""
-    positional, keywords = tree.ordered()
-    has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in declaration.schema.arguments)
-    names = declaration.schema.argument_names
-
-    @functools.wraps(function)
-    def flat(info: Any, in_dims: Any, /, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        dims = dict(zip(names, in_dims, strict=False))
-        nodes = [*positional, *(keywords if has_keyword_tensors else [])]
-        own_dims = tuple(node.mirror(dims.get, given.__getitem__) for node in nodes)
-        values, by_name = tree.arguments(given)
-        result = function(info, own_dims, *values, **by_name)
-        if tree.results is None or not isinstance(result, tuple) or len(result) != 2:
-            return result
-        try:
-            return tree.results.take(result[0]), tree.results.take_dims(result[1])
-        except MisfitError as error:
-            problem = f"the vmap rule {location_of(function)} returns another container"
-            raise_misfit(KernelError, str(declaration.name), problem, error)
-
-    return _plain_signature(flat, ["info", "in_dims", *names], declaration.schema)
-
-
-def _plain_signature(flat: Function, names: list[str], schema: Schema) -> Function:
-    keywords = {argument.name for argument in schema.arguments if argument.is_keyword_only}
-    either, only = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter(name, only if name in keywords else either) for name in names]
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what inspect reads
-    return flat
-
-
-def _own_signature(function: Function) -> Function:
-    """Return the function, which inspect takes for what it is rather than for what it wraps."""
-    function.__signature__ = inspect.signature(function, follow_wrapped=False)  # type: ignore[attr-defined]
-    return function
-
-
-class Ctx:
-    """The ctx of a rule, on which `needs_input_grad` has the containers of the op; all else is the real one's."""
-
-    def __init__(self, ctx: Any, needs_input_grad: tuple[Any, ...]) -> None:
-        vars(self).update(custom_autograd_ctx=ctx, needs_input_grad=needs_input_grad)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["custom_autograd_ctx"], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(vars(self)["custom_autograd_ctx"], name, value)
-
-
-class TorchStyle:
-    """A backward and a setup_context of an op with containers, for its flat op."""
-
-    def __init__(
-        self, tree: ArgumentTree, declaration: Declaration, backward: Function, setup: Function | None
-    ) -> None:
-        self.tree = tree
-        self.declaration = declaration
-        schema = declaration.schema
-        positional, keywords = tree.ordered()
-        tensors = {argument.name for argument in schema.tensor_arguments}
-        self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
-        keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
-        self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
-        has_default = {name for name, one in tree.signature.parameters.items() if one.default is not one.empty}
-        fixed = {node.name for node in positional if not tensors & set(node.flat())}
-        self.optional = has_default | fixed | {node.name for node in keywords}
-        self.structures = tree.structures()
-        self.user_backward, self.user_setup = backward, setup
-        self.backward = _own_signature(functools.wraps(backward)(lambda ctx, *grads: self._run_backward(ctx, grads)))
-        self.setup = _own_signature(functools.wraps(setup or backward)(self._setup_function()))
-
-    def _setup_function(self) -> Function:
-        def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Mapping[str, Any] | None = None) -> None:
-            self._run_setup(ctx, inputs, output, keyword_only_inputs or {})
-
-        return setup
-
-    def _run_setup(self, ctx: Any, inputs: Any, output: Any, keywords: Mapping[str, Any]) -> None:
-        given = {**dict(zip(self.declaration.schema.argument_names, inputs, strict=False)), **keywords}
-        texts = {name: given[name] for name in self.structures}
-        if texts:
-            setattr(ctx, TEXTS, tuple(texts.items()))
-        if self.user_setup is None:
-            return
-        positional, by_name = self.tree.arguments(given)
-        names = inspect.signature(self.user_setup).parameters
-        seen = Ctx(ctx, self._needs(ctx, texts))
-        arguments: dict[str, Any] = {"inputs": tuple(positional), "output": self._output(output)}
-        if "keyword_only_inputs" in names:
-            arguments["keyword_only_inputs"] = by_name
-        if {"ctx", "inputs", "output"} <= set(names):
-            self.user_setup(ctx=seen, **arguments)
-        else:
-            self.user_setup(seen, *arguments.values())
-
-    def _output(self, output: Any) -> Any:
-        results = self.tree.results
-        if results is None:
-            return output
-        names = results.flat_names()
-        return results.put(dict(zip(names, output if len(names) > 1 else (output,), strict=True)))
-
-    def _needs(self, ctx: Any, texts: Mapping[str, str]) -> tuple[Any, ...]:
-        needs = dict(zip(self.flat_answered, ctx.needs_input_grad, strict=False))
-        return tuple(node.mirror(needs.get, texts.__getitem__) for node in self.answered)
-
-    def _run_backward(self, ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-        texts = dict(getattr(ctx, TEXTS, ()))
-        incoming = grads
-        if self.tree.results is not None:
-            by_name = dict(zip(self.tree.results.flat_names(), grads, strict=True))
-            incoming = tuple(node.mirror(by_name.get, texts.__getitem__) for node in self.tree.results.nodes)
-        rows = self._rows(self.user_backward(Ctx(ctx, self._needs(ctx, texts)), *incoming), ctx.needs_input_grad)
-        found: dict[str, Any] = {}
-        try:
-            for node, row in zip(self.answered, rows, strict=True):
-                found.update(node.collect(row, texts.__getitem__))
-        except MisfitError as error:
-            problem = f"the backward {location_of(self.user_backward)} returns another container"
-            raise_misfit(GradientError, str(self.declaration.name), problem, error)
-        return tuple(found.get(name) for name in self.flat_answered)
-
-    def _rows(self, result: Any, needs: tuple[Any, ...]) -> list[Any]:
-        """Return what a backward returned as a list, with None for what it may leave out at the end."""
-        is_row = isinstance(result, tuple) and (len(self.answered) != 1 or len(result) == 1)
-        rows = list(result) if is_row else [result]
-        while len(rows) > len(self.answered) and rows[-1] is None:
-            rows.pop()
-        needed = {name for name, need in zip(self.flat_answered, needs, strict=False) if _is_any(need)}
-        missing = self.answered[len(rows) :]
-        is_short = any(node.name not in self.optional or needed & set(node.flat()) for node in missing)
-        if is_short or len(rows) > len(self.answered):
-            raise self._wrong_count(len(rows))
-        return rows + [None] * len(missing)
-
-    def _wrong_count(self, count: int) -> GradientError:
-        return GradientError(
-            str(self.declaration.name),
-            "the backward returns the wrong number of gradients",
-            expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
-            found=str(count),
-            rule=f"{location_of(self.user_backward)}, backward",
-            declared=self.declaration.location,
-            do="return one per positional argument and keyword-only tensor, None for what is not a tensor",
-        )
-
-
-def _is_any(need: Any) -> bool:
-    return any(need) if isinstance(need, (list, tuple)) else bool(need)
-
+from custom_autograd.schema.named_tuples import in_order_of
 
 T = TypeVar("T")
+Maker = tuple[list[str], Callable[[Values], Any]]
+"""The flat names behind a name of a rule, and what makes its value from theirs (Any: of every type)."""
 
 
 class ContainerAdapter(OpAdapter):
@@ -198,14 +39,14 @@ class ContainerAdapter(OpAdapter):
         assert isinstance(declaration.tree, ArgumentTree)
         self.tree = declaration.tree
         self.nodes = tuple(all_nodes(self.tree.inputs))
+        self.inputs = {node.name: node for node in self.tree.inputs}
+        self.outputs = {node.name: node for node in self.tree.outputs}
+        self.differentiable = set(self.schema.differentiable_names)
+        self.results = {result.name for result in self.schema.differentiable_results}
 
     def around(self, flat: T, wrap: Callable[[ArgumentTree, T], T]) -> T:
         """Override `OpAdapter`."""
         return wrap(self.tree, flat)
-
-    def argument_names(self) -> tuple[str, ...]:
-        """Override `OpAdapter`."""
-        return tuple(self.tree.signature.parameters)
 
     def parameters(self) -> Parameters:
         """Override `OpAdapter`."""
@@ -213,31 +54,36 @@ class ContainerAdapter(OpAdapter):
 
     def output_names(self) -> tuple[str, ...]:
         """Override `OpAdapter`."""
-        results = self.tree.results
-        return super().output_names() if results is None else tuple(node.name for node in results.nodes)
+        return tuple(self.outputs) or super().output_names()
 
     def differentiable_names(self) -> tuple[str, ...]:
         """Override `OpAdapter`."""
-        return ByName(self.tree, self.declaration).differentiable_names()
+        return tuple(node.name for node in self._differentiable_inputs())
 
     def kernel(self, function: Function) -> Function:
         """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        check_call(self.tree, self.declaration, "kernel", function)
-        return flat_kernel_function(self.tree, self.schema, function, str(self.declaration.name))
+        self._check("kernel", function)
+        return self.tree.flat_kernel(self.schema, function, str(self.declaration.name))
 
-    def by_position(self, slot: str, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        check_call(self.tree, self.declaration, slot, function)
-        return flat_function(self.tree, function, str(self.declaration.name), slot)
+    def accepting(self, title: str, function: Function) -> Function:
+        """Override `OpAdapter`."""
+        self._check(title, function)
+        return self.tree.flat_function(function, str(self.declaration.name), title)
+
+    def _check(self, title: str, function: Function, before: Sequence[str] = ()) -> None:
+        own = self.tree.parameters()
+        check_signature(self.declaration, title, function, [*before, *own.positional], own.keywords)
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
         """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
-        by_name = ByName(self.tree, self.declaration)
-        return by_name.gradient_rule(slot, function, inputs), by_name.flat_inputs(inputs)
+        answered = [self.inputs[name] for name in inputs] if inputs else self._differentiable_inputs()
+        flat_inputs = [flat for name in inputs for flat in self.inputs[name].flat() if flat in self.differentiable]
+        return self._flat_rule(slot, function, answered), tuple(flat_inputs)
 
     def jvp_rule(self, function: Function) -> Function:
         """Override `OpAdapter`; raises RegistrationError if a parameter names nothing."""
-        return ByName(self.tree, self.declaration).jvp_rule(function)
+        visible, hidden = map(self._owners, (self.schema.visible_results, self.schema.hidden_results))
+        return self._flat_rule("jvp", function, visible, hidden, is_jvp=True)
 
     def drop_in(self, backward: Function, setup_context: Function | None) -> tuple[Function, Function | None]:
         """Override `OpAdapter`."""
@@ -245,14 +91,44 @@ class ContainerAdapter(OpAdapter):
         return flat.backward, flat.setup
 
     def vmap_rule(self, function: Function) -> Function:
-        """Override `OpAdapter`; raises RegistrationError if the arguments do not fit."""
-        positional, keywords = self.tree.own_names()
-        check_signature(self.declaration, "vmap rule", function, ["info", "in_dims", *positional], keywords)
-        return flat_vmap(self.tree, self.declaration, function)
+        """Override `OpAdapter`; `in_dims`, arguments, output and `out_dims` are containers where the op's are.
+
+        Raises:
+            RegistrationError: the arguments do not fit.
+        """
+        tree, names = self.tree, self.schema.argument_names
+        self._check("vmap rule", function, ["info", "in_dims"])
+        positional, keywords = tree.ordered()
+        has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in self.schema.arguments)
+        nodes = [*positional, *(keywords if has_keyword_tensors else [])]
+
+        @functools.wraps(function)
+        def flat(info: Any, in_dims: Any, /, *args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            dims = dict(zip(names, in_dims, strict=False))
+            own_dims = tuple(node.mirror(dims.get, given.__getitem__) for node in nodes)
+            values, by_name = tree.arguments(given)
+            result = function(info, own_dims, *values, **by_name)
+            if tree.results is None or not isinstance(result, tuple) or len(result) != 2:
+                return result
+            try:
+                return tree.results.take(result[0]), tree.results.take_dims(result[1])
+            except MisfitError as error:
+                problem = f"the vmap rule {location_of(function)} returns another container"
+                raise_misfit(KernelError, str(self.declaration.name), problem, error)
+
+        either, only = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        flat_parameters = [inspect.Parameter(name, either) for name in ("info", "in_dims")]
+        flat_parameters += [
+            inspect.Parameter(a.name, only if a.is_keyword_only else either) for a in self.schema.arguments
+        ]
+        return with_signature(flat, inspect.Signature(flat_parameters))
 
     def by_name(self, values: Any) -> Any:
         """Override `OpAdapter`."""
-        return by_flat_name(self.tree, values)
+        if not isinstance(values, Mapping):
+            return values
+        return {flat: value for name, value in values.items() for flat in self.tree.flat_names(str(name))}
 
     def labels(self, name: str, values: Values) -> list[str]:
         """Override `OpAdapter`: by the path that its author knows."""
@@ -265,3 +141,140 @@ class ContainerAdapter(OpAdapter):
         """Override `OpAdapter`."""
         containers = (node for node in self.nodes if node.name not in values)
         return {**found, **{node.name: node.mirror(found.get, values.__getitem__) for node in containers}}
+
+    def _differentiable_inputs(self) -> list[Node]:
+        """Return the inputs that hold a tensor which may carry a gradient."""
+        return [node for node in self.tree.inputs if self.differentiable & set(node.flat())]
+
+    def _owners(self, results: Iterable[str]) -> list[Node]:
+        """Return the output or the written input that each flat result belongs to, once; else the result itself."""
+        nodes = (*self.outputs.values(), *self.inputs.values())
+        found = [next((node for node in nodes if name in node.flat()), _single(name)) for name in results]
+        return list({node.name: node for node in found}.values())
+
+    def _names(self, title: str, function: Function, *, is_jvp: bool) -> tuple[str, ...]:
+        """Return the names that a rule is called with."""
+        values = {name: f"argument '{name}'" for name in self.inputs}
+        values |= {name: f"output '{name}'" for name in self.outputs}
+        special: dict[str, str] = {}
+        if is_jvp:
+            special = {f"tangent_{name}": f"the tangent of '{name}'" for name in self.differentiable_names()}
+        else:
+            visible = [node.name for node in self._owners(self.schema.visible_results)]
+            if len(visible) == 1:
+                special["grad"] = f"the incoming gradient of '{visible[0]}'"
+            special |= {f"grad_{name}": f"the incoming gradient of '{name}'" for name in visible}
+        special |= special_names(self.schema, with_grads=not is_jvp, with_tangents=is_jvp)
+        return bind_names(self.declaration, title, function, values | value_names(self.schema), special)
+
+    def _flat_rule(
+        self, title: str, function: Function, answered: list[Node], hidden: Sequence[Node] = (), *, is_jvp: bool = False
+    ) -> Function:
+        """Return the rule under flat names: what it names is put together, and what it returns is taken apart.
+
+        What is hidden may stand in a dict by name.
+        """
+        names = self._names(title, function, is_jvp=is_jvp)
+        parameters = inspect.signature(function).parameters
+        optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
+        makers = {name: self._maker(name) for name in names}
+        fixed = [one for name in names if name not in optional for one in makers[name][0]] + self.tree.structures()
+        spare = [one for name in optional for one in makers[name][0]]
+        flat_names = list(dict.fromkeys([*fixed, *spare]))
+
+        @functools.wraps(function)
+        def flat(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            given = {**dict(zip(flat_names, args, strict=False)), **kwargs}
+            absent = [name for name in optional if all(given[one] is None for one in makers[name][0])]
+            made = {name: None if name in absent else make(given) for name, (_, make) in makers.items()}
+            result = function(**made)
+            try:
+                return self._collect(answered, result, given, hidden)
+            except MisfitError as error:
+                problem = f"the {title} rule {location_of(function)} returns another container"
+                raise_misfit(GradientError, str(self.declaration.name), problem, error)
+
+        kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        flat_parameters = [inspect.Parameter(n, kind, default=empty if n in fixed else None) for n in flat_names]
+        return with_signature(flat, inspect.Signature(flat_parameters))
+
+    def _maker(self, name: str) -> Maker:
+        node = self._named(name)
+        if node is not None:
+            return list(node.flat()), lambda given: node.give(given.__getitem__)
+        if name in ("needs", "meta"):
+            return [name], lambda given: self._by_attribute(given[name], given, False if name == "needs" else None)
+        for prefix, valid in (("grad_", self.results), ("tangent_", self.differentiable)):
+            node = self._named(name.removeprefix(prefix)) if name.startswith(prefix) else None
+            if node is not None:
+                return self._mirrored(node, prefix, valid)
+        if name == "grad" and name not in self.schema.argument_names:
+            (node,) = self._owners(self.schema.visible_results)
+            if len(node.flat()) > 1 or node.name in self.outputs:
+                return self._mirrored(node, "grad_", self.results)
+        return [name], lambda given: given[name]
+
+    def _named(self, name: str) -> Node | None:
+        return self.outputs.get(name) or self.inputs.get(name)
+
+    def _mirrored(self, node: Node, prefix: str, valid: set[str]) -> Maker:
+        flat = [f"{prefix}{name}" for name in node.flat() if name in valid]
+        return flat, lambda given: node.mirror(lambda one: given.get(f"{prefix}{one}"), given.__getitem__)
+
+    def _by_attribute(self, named: Any, given: Values, blank: Any) -> Any:
+        """Return `needs` or `meta` with an attribute per container, next to those per flat tensor."""
+        known = dict(vars(named))
+        containers = [node for node in (*self.tree.inputs, *self.tree.outputs) if not isinstance(node, Plain)]
+        for node in containers:
+            known[node.name] = node.mirror(lambda name: vars(named).get(name, blank), given.__getitem__, blank)
+        return type(named)(known)
+
+    def _collect(self, answered: list[Node], result: Any, given: Values, hidden: Sequence[Node]) -> dict[str, Any]:
+        """Return what a rule returned, by flat name."""
+        found: dict[str, Any] = {}
+        for node, value in self._pairs(answered, result, [*answered, *hidden]):
+            collected = node.collect(value, given.__getitem__)
+            twice = [name for name in collected if name in found]
+            if twice:
+                raise MisfitError("the result", "one gradient for each place", f"two for '{twice[0]}'")
+            found.update(collected)
+        named = self.differentiable | self.results
+        return {name: value for name, value in found.items() if name in named or isinstance(value, Tensor)}
+
+    def _pairs(self, answered: list[Node], result: Any, everything: list[Node]) -> Iterable[tuple[Node, Any]]:
+        """Return each node that a rule returned something for, with what that is."""
+        if isinstance(result, Mapping) and set(result) <= set(_known(everything)):
+            by_name = {node.name: node for node in everything}
+            return [(by_name.get(name) or _single(name), value) for name, value in result.items()]
+        results = self.tree.results
+        pairs = results.find_pairs(result) if results is not None and answered == list(results.nodes) else None
+        if pairs is not None:
+            return pairs  # a jvp rule returned the container that a kernel returns
+        if len(answered) == 1 and result is not None:
+            return [(answered[0], result)]
+        names = [node.name for node in answered]
+        if isinstance(result, (tuple, list)) and len(result) == len(answered):
+            return zip(answered, in_order_of(names, result, _refuse, prefixes=("grad_", "tangent_")), strict=True)
+        expected = f"a dict or a tuple for {quote(names)}"
+        raise MisfitError("the result", expected, describe(result), _advice(answered, result))
+
+
+def _single(name: str) -> Node:
+    """Return a flat name as it is."""
+    return Plain(name, name, None)
+
+
+def _known(nodes: list[Node]) -> list[str]:
+    return [name for node in nodes for name in (node.name, *node.flat())]
+
+
+def _advice(answered: list[Node], result: Any) -> str | None:
+    if result is None:
+        return f"is a return missing? if the result is zero, {explicit_none([node.name for node in answered])}"
+    known = _known(answered)
+    unknown = [str(name) for name in result if name not in known] if isinstance(result, Mapping) else []
+    return (suggest(unknown[0], known) or f"leave {unknown[0]!r} out: it carries none") if unknown else None
+
+
+def _refuse(problem: str, *, expected: str, found: str, do: str) -> NoReturn:
+    raise MisfitError("the result", expected, found, f"it {problem}: {do}")

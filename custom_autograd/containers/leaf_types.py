@@ -38,41 +38,27 @@ def no_parts() -> Parts:
     return {"T": [], "I": [], "F": []}
 
 
-class Kind:
-    """One kind of value."""
-
-    __slots__ = ()
-
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Return the text of a value's structure; what travels next to it is added to `parts`."""
-        raise NotImplementedError
-
-    def accepts(self, value: Any) -> bool:
-        """Return True if a value looks like one of this kind, seen from outside."""
-        raise NotImplementedError
-
-
 def refuse(path: str, expected: str, value: Any, found: str | None = None) -> NoReturn:
     """Raise what says that a value is of another kind."""
     raise MisfitError(path, expected, found or describe(value), advise_plain(value))
 
 
 @dataclass(frozen=True, slots=True)
-class Single(Kind):
+class Single:
     """A tensor ("T"), an int ("I") or a float ("F")."""
 
     letter: str
     label: str
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """Return the text of a value's structure; what travels next to it is added to `parts`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         parts[self.letter].append(float(value) if self.letter == "F" and type(value) is int else value)
         return f"'{self.letter}'"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """Return True if a value looks like one of this kind, seen from outside."""
         if self.letter == "T":
             return isinstance(value, Tensor)
         is_int = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
@@ -83,7 +69,7 @@ TENSOR, INT, _ = SINGLES = (Single("T", "a tensor"), Single("I", "an int"), Sing
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Kind):
+class Constant:
     """A value that is part of the structure: bool, str, None, complex, Enum, dtype, device, ..."""
 
     types: tuple[type, ...]
@@ -96,7 +82,7 @@ class Constant(Kind):
         return " or ".join([repr(one) for one in self.values] or kinds)
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         if isinstance(value, enum.Enum):
@@ -110,7 +96,7 @@ class Constant(Kind):
         return f"('=', {value!r})"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         if self.values:
             return any(type(value) is type(one) and value == one for one in self.values)
         is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
@@ -118,14 +104,14 @@ class Constant(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Kind):
+class Choice:
     """A union: the first kind that accepts the value."""
 
     kinds: tuple[Kind, ...]
     label: str
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         able = [kind for kind in self.kinds if kind.accepts(value)]
         for kind in able[:-1]:
             tried = no_parts()
@@ -141,19 +127,19 @@ class Choice(Kind):
         return able[-1].encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return any(kind.accepts(value) for kind in self.kinds)
 
 
 @dataclass(frozen=True, slots=True)
-class Many(Kind):
+class Many:
     """A list, or a tuple of any length, of one kind."""
 
     kind: Kind
     is_tuple: bool = False
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         if not self.accepts(value):
             refuse(path, "a tuple" if self.is_tuple else "a list", value)
         texts = [f" {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
@@ -161,19 +147,19 @@ class Many(Kind):
         return f"('{head}',{','.join(texts)})"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return type(value) in (list, tuple, torch.Size)
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Kind):
+class Table:
     """A dict of any keys (str, int or bool) to one kind."""
 
     key: Constant | Single
     kind: Kind
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         if not self.accepts(value):
             refuse(path, "a dict", value)
         texts = []
@@ -184,19 +170,19 @@ class Table(Kind):
         return f"('d',{', '.join(texts)})"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return is_plain(value, dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Fields(Kind):
+class Fields:
     """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind."""
 
     record: RecordType
     own: tuple[Kind, ...] = ()
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         record, found = self.record, self.record.read(value)
         if found is None:
             refuse(path, record.label, value, record.describe(value))
@@ -207,7 +193,7 @@ class Fields(Kind):
         return f"({', '.join([head, *texts])},)"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return self.record.read(value) is not None
 
     def kinds(self) -> tuple[Kind, ...]:
@@ -241,13 +227,13 @@ def _find_fields(cls: type) -> Fields | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered(Kind):
+class Registered:
     """A class that is registered as a pytree node: its children may be anything."""
 
     node: NodeType
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         cls = self.node.cls
         if not self.accepts(value):
             refuse(path, f"a {cls.__name__}", value)
@@ -258,7 +244,7 @@ class Registered(Kind):
         return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return type(value) is self.node.cls
 
 
@@ -272,18 +258,18 @@ def _is_writable(context: Any) -> bool:
     return type(context) in (bool, int, str, type(None))
 
 
-class Anything(Kind):
+class Anything:
     """Whatever the value is: `Any`, or a container without further annotation."""
 
     def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         kind = self._find(value)
         if kind is None:
             refuse(path, "tensors, numbers, strings, dtypes, Enums, and containers of those", value)
         return kind.encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """Implement `Kind`."""
+        """As that of `Single`."""
         return self._find(value) is not None
 
     def _find(self, value: Any) -> Kind | None:
@@ -303,6 +289,8 @@ class Anything(Kind):
         return Many(self) if is_plain(value, (list, tuple)) else None
 
 
+Kind = Single | Constant | Choice | Many | Table | Fields | Registered | Anything
+"""One kind of value."""
 ANYTHING = Anything()
 KEY = Constant((str, int))
 

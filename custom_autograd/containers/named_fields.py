@@ -55,7 +55,8 @@ class RecordType:
         if self.style == "items":
             return tuple(value) if is_plain(value, (tuple, list)) and len(value) == len(self.keys) else None
         if self.style == "keys":
-            is_same = is_plain(value, dict) and len(value) == len(self.keys)
+            is_dict = isinstance(value, dict) and (is_plain(value, dict) or not self.annotations)
+            is_same = is_dict and len(value) == len(self.keys)
             return tuple([value[key] for key in self.keys]) if is_same and all(k in value for k in self.keys) else None
         if type(value) is not self.cls or self._extra_attributes(value):
             return None
@@ -100,7 +101,7 @@ class RecordType:
         """Return what a rule gave for it, by key: from an instance, a dict or a sequence; None if none of them."""
         found = self.read(value)
         if found is None and isinstance(value, Mapping) and set(value) <= set(self.keys):
-            return dict(value)
+            return dict(value) if self.annotations or len(value) == len(self.keys) else None
         is_row = isinstance(value, (tuple, list)) and len(value) == len(self.keys) == len(self.annotations)
         if found is None and is_row and find_misplaced(self.keys, value) is None:
             found = tuple(by_fields(self.keys, value))

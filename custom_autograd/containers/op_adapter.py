@@ -5,7 +5,7 @@ For an op without containers both are the same; the adapter of an op with contai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.registration.declaration import Declaration
@@ -15,7 +15,6 @@ from custom_autograd.schema.schema import Schema
 
 if TYPE_CHECKING:
     from custom_autograd.containers.argument_tree import ArgumentTree
-    from custom_autograd.containers.fields import Node
 
 Function = Callable[..., Any]  # Any: a user's function
 Values = Mapping[str, Any]  # Any: values of any type by name
@@ -27,11 +26,9 @@ class OpAdapter:
 
     Attributes:
         has_containers: an argument or a result is a container.
-        nodes: one for each argument, if there are containers.
     """
 
     has_containers = False
-    nodes: Sequence[Node] = ()
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -43,7 +40,8 @@ class OpAdapter:
 
     def argument_names(self) -> tuple[str, ...]:
         """Return the names of the arguments of a call."""
-        return self.schema.argument_names
+        own = self.parameters()
+        return (*own.positional, *own.keywords)
 
     def parameters(self) -> Parameters:
         """Return the arguments that rules take by position."""
@@ -61,15 +59,10 @@ class OpAdapter:
         """Return a kernel as the dispatcher calls it."""
         return function
 
-    def by_position(self, slot: str, function: Function) -> Function:
-        """Return a fake or a reference as the dispatcher calls it."""
-        return function
-
     def accepting(self, title: str, function: Function) -> Function:
         """Return a fake or a reference as the dispatcher calls it, once it is known to accept the arguments."""
-        flat = self.by_position(title, function)
-        check_call(self.declaration, title, flat)
-        return flat
+        check_call(self.declaration, title, function)
+        return function
 
     def gradient_rule(self, slot: str, function: Function, inputs: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
         """Return a gradient rule, and the inputs that it serves."""

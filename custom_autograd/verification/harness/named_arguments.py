@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from custom_autograd.containers.argument_tree import ArgumentTree
-from custom_autograd.containers.fields import plain_fields
+from custom_autograd.containers.fields import Plain, all_nodes
 from custom_autograd.registration.rule_types import Gradient, Registrations
 from custom_autograd.schema.schema import Argument, Schema
 
@@ -57,7 +57,7 @@ def surrogates_of_values(registrations: Registrations) -> tuple[str, str]:
 def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
     """Return the facts of each tensor that is a flat field, by argument and path, as in `params.weight`."""
     found = {}
-    for field in plain_fields(tree.inputs):
+    for field in (node for node in all_nodes(tree.inputs) if isinstance(node, Plain)):
         if field.name in schema.argument_names:
             known = argument_of_schema(schema.argument(field.name))
             found[field.path] = replace(known, name=field.path.partition(".")[0].partition("[")[0])
