@@ -37,8 +37,7 @@ from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Inline, Registration
 from custom_autograd.registration.rules import check_order, positional_of
-from custom_autograd.schema.annotations import read_function
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, read_function
 from custom_autograd.schema.inference import schema_of
 from custom_autograd.schema.names import Name, names_of, parse_name
 from custom_autograd.schema.schema import Schema

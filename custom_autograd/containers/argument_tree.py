@@ -18,8 +18,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import kernel_of_op
 from custom_autograd.registration.shorter_rules import Parameters
-from custom_autograd.schema.annotations import Written, resolve
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, resolve
 from custom_autograd.schema.schema import TENSOR_TYPES, Schema
 from custom_autograd.schema.types import find_argument_type
 
@@ -30,28 +29,31 @@ class ArgumentTree:
 
     Attributes:
         signature: of the function, as its author wrote it.
-        inputs: its parameters, in order.
+        positional: its parameters that are given by position, in order; the last one may be `*name`.
+        keywords: its keyword-only parameters.
+        is_variadic: the last positional one is `*name`.
         results: its results, or None if the schema can say them itself.
         flat: signature and annotations of the flat op.
     """
 
     signature: inspect.Signature
-    inputs: tuple[Node, ...]
+    positional: tuple[Node, ...]
+    keywords: tuple[Node, ...]
+    is_variadic: bool
     results: Results | None
     flat: Written
 
-    def ordered(self) -> tuple[list[Node], list[Node]]:
-        """Return the parameters that are given by position, and the keyword-only ones."""
-        rows = list(zip(self.inputs, self.signature.parameters.values(), strict=True))
-        positional = [node for node, parameter in rows if parameter.kind is not parameter.KEYWORD_ONLY]
-        return positional, [node for node, parameter in rows if parameter.kind is parameter.KEYWORD_ONLY]
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Return the parameters, in order."""
+        return (*self.positional, *self.keywords)
 
     def parameters(self) -> Parameters:
-        """Return the names of both, and their defaults."""
-        positional, keywords = ([node.name for node in nodes] for nodes in self.ordered())
+        """Return the names of the parameters, and their defaults."""
+        positional, keywords = ([node.name for node in nodes] for nodes in (self.positional, self.keywords))
         rows = self.signature.parameters.values()
         defaults = {row.name: row.default for row in rows if row.default is not row.empty}
-        return Parameters(positional, keywords, defaults, any(row.kind is row.VAR_POSITIONAL for row in rows))
+        return Parameters(positional, keywords, defaults, self.is_variadic)
 
     @property
     def outputs(self) -> tuple[Node, ...]:
@@ -68,31 +70,19 @@ class ArgumentTree:
 
     def arguments(self, flat: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return what the author's own function is called with, from values by flat name."""
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
-        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
-            value = node.give(flat.__getitem__)
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                positional += list(value)
-            elif parameter.kind is parameter.KEYWORD_ONLY:
-                keywords[node.name] = value
-            else:
-                positional.append(value)
-        return positional, keywords
+        positional = [node.give(flat.__getitem__) for node in self.positional]
+        if self.is_variadic:
+            positional += positional.pop()
+        return positional, {node.name: node.give(flat.__getitem__) for node in self.keywords}
 
     def flat_call(self, /, *args: Any, **kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return what the flat op is called with, defaults filled in."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
-        for node, parameter in zip(self.inputs, self.signature.parameters.values(), strict=True):
-            values = node.take(bound.arguments[node.name])
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                keywords.update(zip(node.flat(), values, strict=True))
-            else:
-                positional += values
-        return positional, keywords
+        taken = {node.name: node.take(bound.arguments[node.name]) for node in self.inputs}
+        keywords = [zip(node.flat(), taken[node.name], strict=True) for node in self.keywords]
+        positional = [one for node in self.positional for one in taken[node.name]]
+        return positional, {name: one for row in keywords for name, one in row}
 
     def flat_function(self, function: Callable[..., Any], op: str, title: str = "kernel") -> Callable[..., Any]:
         """Return what is called like the op itself (a kernel, a fake, a reference), as its flat op is called."""
@@ -157,13 +147,17 @@ def find_argument_tree(
     types: dict[str, Any], signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal
 ) -> ArgumentTree | None:
     """Return the structure of a function's arguments and results, or None if there is none."""
-    inputs = tuple(_input(parameter, types, refuse) for parameter in signature.parameters.values())
+    rows = signature.parameters.values()
+    inputs = tuple(_input(parameter, types, refuse) for parameter in rows)
     results = results_of(types.get("return"), options, refuse)
     if results is None and all(isinstance(node, Plain) for node in inputs):
         return None
     _check_distinct(inputs, refuse)
     check_hidden(results, options, refuse)
-    return ArgumentTree(signature, inputs, results, _flattened(signature, inputs, results, types))
+    is_variadic = any(row.kind is row.VAR_POSITIONAL for row in rows)
+    count = sum(row.kind is not row.KEYWORD_ONLY for row in rows)
+    flat = _flattened(signature, inputs, results, types)
+    return ArgumentTree(signature, inputs[:count], inputs[count:], is_variadic, results, flat)
 
 
 def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
@@ -261,42 +255,35 @@ def flat_options(options: DeclarationOptions, tree: ArgumentTree) -> Declaration
     )
 
 
-def parameters(signature: inspect.Signature, *, rest: str) -> str:
-    """Return source of a parameter list; a default is written `$default$<name>`."""
-    parts, was_starred, previous = [], False, None
-    for parameter in signature.parameters.values():
-        if previous is not None and previous.kind is previous.POSITIONAL_ONLY and parameter.kind is not previous.kind:
-            parts.append("/")
-        if parameter.kind is parameter.KEYWORD_ONLY and not was_starred:
-            parts.append(f"*{rest}")
-            was_starred = True
-        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
-        was_starred = was_starred or bool(star)
-        default = "" if parameter.default is parameter.empty else f"=$default${parameter.name}"
-        parts.append(f"{star}{parameter.name}{default}")
-        previous = parameter
-    if previous is not None and previous.kind is previous.POSITIONAL_ONLY:
-        parts.append("/")
-    return ", ".join(parts if was_starred or not rest else [*parts, f"*{rest}"])
+def _parameters(signature: inspect.Signature, first: str) -> str:
+    """Return source of a parameter list with another first parameter; a default is written `$default$<name>`."""
+    rows = signature.parameters.values()
+
+    def spelled(kind: Any) -> list[str]:
+        found = [row for row in rows if row.kind is kind]
+        return [row.name + ("" if row.default is row.empty else f"=$default${row.name}") for row in found]
+
+    only = [*([first] if first else []), *spelled(inspect.Parameter.POSITIONAL_ONLY)]
+    rest = spelled(inspect.Parameter.VAR_POSITIONAL) or ["$more"]
+    parts = [*only, "/"] if only else []
+    parts += [*spelled(inspect.Parameter.POSITIONAL_OR_KEYWORD), f"*{rest[0]}"]
+    return ", ".join([*parts, *spelled(inspect.Parameter.KEYWORD_ONLY)])
 
 
 def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
     """Return the source of the call of one op, line by line."""
-    taken, passed = [], [first] if first else []
-    for node, parameter in zip(tree.inputs, tree.signature.parameters.values(), strict=True):
-        names = list(node.flat())
-        if not isinstance(node, Plain):
-            taken.append(f"            {', '.join(names)}, = $take${node.name}({node.name})")
-        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
-        passed += [f"{flat}={flat}" if is_keyword else flat for flat in names]
-    own = parameters(tree.signature, rest="$more")
-    before = "" if not first else f"{first}, " if "/" in own else f"{first}, /, "
-    body = [f"def {head}({before}{own}):", f'    """What {name}(...) runs: {name} itself knows no containers."""']
-    if not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in tree.signature.parameters.values()):
+    nodes = [node for node in tree.inputs if not isinstance(node, Plain)]
+    taken = [f"        {', '.join(node.flat())}, = $take${node.name}({node.name})" for node in nodes]
+    passed = [*([first] if first else []), *(flat for node in tree.positional for flat in node.flat())]
+    passed += [f"{flat}={flat}" for node in tree.keywords for flat in node.flat()]
+    body = [
+        f"def {head}({_parameters(tree.signature, first)}):",
+        f'    """What {name}(...) runs: {name} itself knows no containers."""',
+    ]
+    if not tree.is_variadic:
         body += ["    if $more:", "        $refuse_more($more)"]
     if taken:
-        body += ["    try:", *[line[4:] for line in taken]]
-        body += ["    except $MisfitError as $error:", "        $refuse($error)"]
+        body += ["    try:", *taken, "    except $MisfitError as $error:", "        $refuse($error)"]
     call = f"$flat({', '.join(passed)})"
     return [*body, f"    return {call if tree.results is None else f'$give({call})'}"]
 

@@ -98,9 +98,8 @@ class ContainerAdapter(OpAdapter):
         """
         tree, names = self.tree, self.schema.argument_names
         self._check("vmap rule", function, ["info", "in_dims"])
-        positional, keywords = tree.ordered()
         has_keyword_tensors = any(a.is_keyword_only and a.holds_tensors for a in self.schema.arguments)
-        nodes = [*positional, *(keywords if has_keyword_tensors else [])]
+        nodes = tree.inputs if has_keyword_tensors else tree.positional
 
         @functools.wraps(function)
         def flat(info: Any, in_dims: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -40,14 +40,13 @@ class TorchStyle:
         self.tree = tree
         self.declaration = declaration
         schema = declaration.schema
-        positional, keywords = tree.ordered()
         tensors = {argument.name for argument in schema.tensor_arguments}
-        self.answered = [*positional, *(node for node in keywords if tensors & set(node.flat()))]
+        self.answered = [*tree.positional, *(node for node in tree.keywords if tensors & set(node.flat()))]
         keyword_only = {argument.name for argument in schema.arguments if argument.is_keyword_only}
         self.flat_answered = [n for n in schema.argument_names if n not in keyword_only or n in tensors]
         has_default = {name for name, one in tree.signature.parameters.items() if one.default is not one.empty}
-        fixed = {node.name for node in positional if not tensors & set(node.flat())}
-        self.optional = has_default | fixed | {node.name for node in keywords}
+        fixed = {node.name for node in tree.positional if not tensors & set(node.flat())}
+        self.optional = has_default | fixed | {node.name for node in tree.keywords}
         self.structures = tree.structures()
         self.user_backward, self.user_setup = backward, setup
 

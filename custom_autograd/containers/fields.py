@@ -25,8 +25,7 @@ from custom_autograd.containers.named_fields import RecordType, dict_of, find_re
 from custom_autograd.containers.treespecs import MisfitError, TreeSpec
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.annotations import resolve
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, resolve
 from custom_autograd.schema.parsing import check_own_names
 from custom_autograd.schema.types import find_return_spelling
 
@@ -81,26 +80,26 @@ class Record:
     fields: tuple[Node, ...]
 
     def flat(self) -> dict[str, Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         return {name: annotation for field in self.fields for name, annotation in field.flat().items()}
 
     def take(self, value: Any) -> list[Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         found = self.record.read(value)
         if found is None:
             refuse(self.path, self.record.label, value, self.record.describe(value))
         return [one for i, field in enumerate(self.fields) for one in field.take(found[i])]
 
     def give(self, get: Get) -> Any:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         return self.record.make([field.give(get) for field in self.fields])
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         return self.record.make_plain([field.mirror(get, structure, blank) for field in self.fields])
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         if value is None:
             return {name: None for field in self.fields for name in field.collect(None, structure)}
         if callable(value) and not isinstance(value, (Tensor, self.record.cls)):
@@ -144,29 +143,29 @@ class Free:
         return {letter: (self.name + end, row) for letter, (end, row) in rows.items() if letter in self.inside}
 
     def flat(self) -> dict[str, Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         return {**dict(self._rows().values()), self.text: str}
 
     def take(self, value: Any) -> list[Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         parts = no_parts()
-        text = self.kind.encode(value, parts, self.path)
+        text = treespecs.text_of(self.kind.encode(value, parts, self.path))
         return [*(row for letter, row in parts.items() if letter in self.inside), text]
 
     def give(self, get: Get) -> Any:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         rows = {letter: iter(get(name)) for letter, (name, _) in self._rows().items()}
         return treespecs.rebuild(self._treespec(get), lambda letter: next(rows[letter]))
 
     def mirror(self, get: Get, structure: Get, blank: Any = None) -> Any:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         node = self._treespec(structure)
         found = get(self.name) if "T" in self.inside else None
         row = iter(found if isinstance(found, (list, tuple)) else [blank] * treespecs.count_tensors(node))
         return treespecs.rebuild(node, lambda letter: next(row) if letter == "T" else blank, is_plain=True)
 
     def collect(self, value: Any, structure: Get) -> dict[str, Any]:
-        """As that of `Plain`."""
+        """Implement `Node`."""
         if value is None or "T" not in self.inside:
             return {self.name: None}
         node = self._treespec(structure)
@@ -283,11 +282,8 @@ def results_of(annotation: Any, options: DeclarationOptions, refuse: Refusal) ->
     if container.style in ("fields", "items") and all(find_return_spelling(part) is not None for part in parts):
         return None
     own = container.keys if container.style != "items" else ()
-    given = (
-        options.outputs
-        if options.outputs is not None
-        else own or tuple(f"output_{index}" for index in range(len(parts)))
-    )
+    names = own or tuple(f"output_{index}" for index in range(len(parts)))
+    given = names if options.outputs is None else options.outputs
     if len(given) != len(parts):
         raise refuse(
             "outputs= does not have one name per output",

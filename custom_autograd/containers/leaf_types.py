@@ -1,4 +1,4 @@
-"""What may be in a container whose shape varies: annotation -> leaf type, which turns values into text.
+"""What may be in a container whose shape varies: annotation -> leaf type, which turns values into specs.
 
 `encode` runs in every call, also while Dynamo traces it: plain loops over plain containers.
 """
@@ -29,6 +29,8 @@ LITERALS = (*classes_held_as("="), type(None))
 TORCH_CONSTANTS = classes_held_as("t")
 BY_CLASS = ("fields", "dataclass")
 """The styles of containers that are classes."""
+Spec = tuple[Any, ...] | str
+"""What the text of a structure says, as `treespecs` has it."""
 Parts = dict[str, list[Any]]
 """Values that travel next to the text of a structure, by letter (Any: tensors and numbers, symbols among them)."""
 
@@ -50,12 +52,12 @@ class Single:
     letter: str
     label: str
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """Return the text of a value's structure; what travels next to it is added to `parts`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Return the spec of a value; what travels next to it is added to `parts`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         parts[self.letter].append(float(value) if self.letter == "F" and type(value) is int else value)
-        return f"'{self.letter}'"
+        return self.letter
 
     def accepts(self, value: Any) -> bool:
         """Return True if a value looks like one of this kind, seen from outside."""
@@ -81,22 +83,21 @@ class Constant:
         kinds = ["None" if one is type(None) else f"a {one.__name__}" for one in self.types]
         return " or ".join([repr(one) for one in self.values] or kinds)
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, self.label, value)
         if isinstance(value, enum.Enum):
             member = value.value if isinstance(value, enum.Flag) else value.name
-            return f"('e', {name_of(type(value))!r}, {member!r})"
+            return ("e", name_of(type(value)), member)
         if isinstance(value, complex):
-            return f"('c', {str(value.real)!r}, {str(value.imag)!r})"
+            return ("c", str(value.real), str(value.imag))
         if isinstance(value, TORCH_CONSTANTS):
-            sort = "device" if isinstance(value, torch.device) else "constant"
-            return f"('t', {sort + ' ' + str(value)!r})"
-        return f"('=', {value!r})"
+            return ("t", f"{'device' if isinstance(value, torch.device) else 'constant'} {value}")
+        return ("=", value)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         if self.values:
             return any(type(value) is type(one) and value == one for one in self.values)
         is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
@@ -110,24 +111,24 @@ class Choice:
     kinds: tuple[Kind, ...]
     label: str
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         able = [kind for kind in self.kinds if kind.accepts(value)]
         for kind in able[:-1]:
             tried = no_parts()
             try:
-                text = kind.encode(value, tried, path)
+                found = kind.encode(value, tried, path)
             except MisfitError:  # list[int] | list[Tensor]: both look like lists from outside
                 continue
             for letter, row in tried.items():
                 parts[letter] += row
-            return text
+            return found
         if not able:
             refuse(path, self.label, value)
         return able[-1].encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return any(kind.accepts(value) for kind in self.kinds)
 
 
@@ -138,16 +139,15 @@ class Many:
     kind: Kind
     is_tuple: bool = False
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, "a tuple" if self.is_tuple else "a list", value)
-        texts = [f" {self.kind.encode(item, parts, f'{path}[{index}]')}" for index, item in enumerate(value)]
-        head = "z" if type(value) is torch.Size else "u" if isinstance(value, tuple) else "l"
-        return f"('{head}',{','.join(texts)})"
+        tag = "z" if type(value) is torch.Size else "u" if isinstance(value, tuple) else "l"
+        return (tag, *[self.kind.encode(item, parts, f"{path}[{index}]") for index, item in enumerate(value)])
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return type(value) in (list, tuple, torch.Size)
 
 
@@ -158,19 +158,19 @@ class Table:
     key: Constant | Single
     kind: Kind
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         if not self.accepts(value):
             refuse(path, "a dict", value)
-        texts = []
+        found = []
         for key, item in value.items():
             if not (type(key) in (str, int, bool) and self.key.accepts(key)):
                 refuse(f"{path}, key {key!r}", self.key.label, key)
-            texts.append(f"({key!r}, {self.kind.encode(item, parts, f'{path}[{key!r}]')})")
-        return f"('d',{', '.join(texts)})"
+            found.append((key, self.kind.encode(item, parts, f"{path}[{key!r}]")))
+        return ("d", *found)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return is_plain(value, dict)
 
 
@@ -181,19 +181,21 @@ class Fields:
     record: RecordType
     own: tuple[Kind, ...] = ()
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         record, found = self.record, self.record.read(value)
         if found is None:
             refuse(path, record.label, value, record.describe(value))
-        texts = [kind.encode(found[i], parts, path + record.path(i)) for i, kind in enumerate(self.kinds)]
+        kinds, count = self.kinds(), len(record.keys)
+        children = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
         if record.style == "keys":
-            return f"('d',{', '.join([f'({key!r}, {text})' for key, text in zip(record.keys, texts, strict=False)])})"
-        head = {"items": "'u'", "slice": "'s'"}.get(record.style) or f"'r', {name_of(record.cls)!r}"
-        return f"({', '.join([head, *texts])},)"
+            return ("d", *zip(record.keys, children, strict=False))
+        if record.style in BY_CLASS:
+            return ("r", name_of(record.cls), *children)
+        return ("u" if record.style == "items" else "s", *children)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return self.record.read(value) is not None
 
     def kinds(self) -> tuple[Kind, ...]:
@@ -232,19 +234,19 @@ class Registered:
 
     node: NodeType
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         cls = self.node.cls
         if not self.accepts(value):
             refuse(path, f"a {cls.__name__}", value)
         found, context = self.node.dump(value)
         if not _is_writable(context):
             refuse(f"the context of {path}", "bools, numbers, strings and containers of those", context)
-        texts = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
-        return f"({', '.join([repr('p'), repr(name_of(cls)), repr(context), *texts])},)"
+        children = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
+        return ("p", name_of(cls), context, *children)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return type(value) is self.node.cls
 
 
@@ -261,15 +263,15 @@ def _is_writable(context: Any) -> bool:
 class Anything:
     """Whatever the value is: `Any`, or a container without further annotation."""
 
-    def encode(self, value: Any, parts: Parts, path: str) -> str:
-        """As that of `Single`."""
+    def encode(self, value: Any, parts: Parts, path: str) -> Spec:
+        """Implement `Kind`."""
         kind = self._find(value)
         if kind is None:
             refuse(path, "tensors, numbers, strings, dtypes, Enums, and containers of those", value)
         return kind.encode(value, parts, path)
 
     def accepts(self, value: Any) -> bool:
-        """As that of `Single`."""
+        """Implement `Kind`."""
         return self._find(value) is not None
 
     def _find(self, value: Any) -> Kind | None:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.annotations import Written, hints_of, is_class
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, hints_of, is_class
 from custom_autograd.schema.named_tuples import by_fields, find_misplaced
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs

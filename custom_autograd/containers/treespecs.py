@@ -103,6 +103,12 @@ def _class_of(name: str) -> type:
     return cls
 
 
+@constant_in_graphs
+def text_of(spec: Any) -> str:
+    """Return the text of a structure."""
+    return repr(spec)
+
+
 def parse(text: str) -> TreeSpec | str:
     """Return the structure that a text says; parsed once, and forgotten where there are too many."""
     found = _PARSED.get(text)

@@ -1,4 +1,4 @@
-"""The annotations of functions and classes as objects: strings evaluated, names, marks and shapes taken off."""
+"""What the author of an op wrote: options, and annotations as objects, without names, marks and shapes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,46 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NewType, TypeVar, Union
 
+import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.signatures import find_signature, signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+
+@dataclass(frozen=True, slots=True)
+class DeclarationOptions:
+    """The author's options for the schema of an op, next to the function itself."""
+
+    op: str
+    mutates: tuple[str, ...] | str
+    schema: str | None
+    outputs: tuple[str, ...] | None
+    hidden: tuple[str, ...]
+    non_differentiable: tuple[str, ...]
+    tags: tuple[torch.Tag, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    static: tuple[str, ...] = ()
+    inline: str | None = None
+    checkpoint: str | None = None
+    described: tuple[str, ...] = ()  # the new outputs, as a line of shapes names them
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Makes the error of a declaration, with the op and its location."""
+
+    op: str
+    location: str
+
+    def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
+        """Return the error that says so."""
+        return DeclarationError(self.op, problem, declared=self.location, **facts)
 
 
 def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object

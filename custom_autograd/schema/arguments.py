@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import types
@@ -16,9 +15,8 @@ import torch
 from custom_autograd.core.errors import KernelError, Origin
 from custom_autograd.core.messages import LONGEST_VALUE, advise, is_text, quote, show
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.annotations import is_class
-from custom_autograd.schema.conversions import ArgumentType, Conversion, list_of, static_type
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, is_class
+from custom_autograd.schema.conversions import ArgumentType, list_of, static_type
 from custom_autograd.schema.types import (
     ARGUMENT_TYPES,
     describe_supported,
@@ -39,13 +37,6 @@ from custom_autograd.torch_private.definitions import constants_by_number, parse
 NUMBER = (bool, int, float)
 SIMPLE = r"[\w .:/+-]*"
 """Strings that every reader of schemas reads alike, that of torchgen included."""
-
-
-def is_writable(value: Any) -> bool:  # Any: a default, in the dispatcher's form
-    """Return True if the dispatcher can hold the strings in a default."""
-    if isinstance(value, (list, tuple)):
-        return all(map(is_writable, value))
-    return not isinstance(value, str) or is_text(value)
 
 
 def fits(spelling: str, value: Any) -> bool:  # Any: a default, in the dispatcher's form
@@ -78,19 +69,19 @@ def spell(spelling: str, value: Any) -> str | None:  # Any: as above
 
 def with_substitute(found: ArgumentType, default: Any) -> ArgumentType:  # Any: in the form that kernels see
     """Return the type of an argument with None in place of its default."""
-    return dataclasses.replace(
-        found,
-        spelling=f"{found.spelling}?",
-        to_dispatcher=_unless_missing(found.to_dispatcher),
-        from_dispatcher=_or_default(found.from_dispatcher, default),
-        choices=None,
-    )
+    to_dispatcher, from_dispatcher = found.to_dispatcher, found.from_dispatcher
 
+    def check(value: Any) -> Any:
+        if value is None:
+            raise ValueError("expected a value, found None")
+        return value if to_dispatcher is None else to_dispatcher(value)
 
-def in_kernels_form(spelling: str, value: Any) -> Any:  # Any: a default as it was written
-    """Return the default as a call that passes it explicitly would give it to a kernel."""
-    row = find_element_row(spelling)
-    return value if row is None or row.normalize is None else row.normalize(value)
+    def back(value: Any) -> Any:
+        if value is None:
+            return default
+        return value if from_dispatcher is None else from_dispatcher(value)
+
+    return replace(found, spelling=f"{found.spelling}?", to_dispatcher=check, from_dispatcher=back, choices=None)
 
 
 def _spell(value: Any) -> str | None:
@@ -116,21 +107,6 @@ def _is_named(value: Any) -> bool:
 
 def _is_same(parsed: Any, value: Any) -> bool:
     return list(parsed) == list(value) if isinstance(value, (list, tuple)) else bool(parsed == value)
-
-
-def _unless_missing(convert: Conversion | None) -> Conversion:
-    def check(value: Any) -> Any:
-        if value is None:
-            raise ValueError("expected a value, found None")
-        return value if convert is None else convert(value)
-
-    return check
-
-
-def _or_default(convert: Conversion | None, default: Any) -> Conversion:
-    if convert is None:
-        return lambda value: default if value is None else value
-    return lambda value: default if value is None else convert(value)
 
 
 _CODED: tuple[type, ...] = tuple(row.code for row in ARGUMENT_TYPES if row.code is not None)
@@ -219,9 +195,11 @@ def _with_default(declared: Declared, annotation: Any, refuse: Refusal) -> Decla
     parameter, found = declared.parameter, declared.type
     if parameter.default is parameter.empty:
         return declared
-    value = in_kernels_form(found.spelling, parameter.default)
+    row = find_element_row(found.spelling)
+    value = parameter.default if row is None or row.normalize is None else row.normalize(parameter.default)
     travelling = value if found.to_dispatcher is None else _convert(parameter, found.to_dispatcher, value, refuse)
-    if not is_writable(travelling):
+    items = travelling if isinstance(travelling, (list, tuple)) else [travelling]
+    if not all(is_text(item) for item in items if isinstance(item, str)):
         raise refuse(
             f"argument '{parameter.name}' has a default that the dispatcher cannot hold",
             expected="text that UTF-8 can hold",

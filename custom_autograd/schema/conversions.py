@@ -14,7 +14,7 @@ import torch
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import show
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.declaration_options import Refusal
+from custom_autograd.schema.annotations import Refusal
 from custom_autograd.torch_private.compiler import constant_in_graphs
 
 Conversion: TypeAlias = Callable[[Any], Any]
@@ -119,9 +119,10 @@ def optional(inner: ArgumentType) -> ArgumentType:
 def list_of(element: ArgumentType) -> ArgumentType:
     """Return the type of a list; kernels get their own copy."""
     spelling, example = f"{element.spelling}[]", element.example and f"[{element.example}]"
-    is_text = element.spelling.startswith("str")  # the dispatcher takes a str for a list of its letters
-    to_dispatcher = _from_list(element.to_dispatcher) if is_text else _each(element.to_dispatcher, list)
-    return ArgumentType(spelling, to_dispatcher, _each(element.from_dispatcher, list), example=example)
+    to_dispatcher = element.to_dispatcher
+    if element.spelling.startswith("str") and to_dispatcher is None:
+        to_dispatcher = _as_it_is  # the dispatcher takes a str for a list of its letters
+    return ArgumentType(spelling, _each(to_dispatcher, list), _each(element.from_dispatcher, list), example=example)
 
 
 def tuple_of(element: ArgumentType, length: int | None) -> ArgumentType:
@@ -239,10 +240,8 @@ def _each(convert: Conversion | None, container: type) -> Conversion | None:
     return lambda values: container([convert(value) for value in _sequence(values)])
 
 
-def _from_list(convert: Conversion | None) -> Conversion:
-    if convert is None:
-        return lambda values: list(_sequence(values))
-    return lambda values: [convert(value) for value in _sequence(values)]
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _of_length(convert: Conversion | None, length: int) -> Conversion:

@@ -11,9 +11,8 @@ from typing import Any
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.messages import advise, quote, show
-from custom_autograd.schema.annotations import Written, hints_of, is_class, resolve
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, hints_of, is_class, resolve
 from custom_autograd.schema.arguments import Declared, read_arguments, spell_annotation
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
 from custom_autograd.schema.parsing import parse
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
@@ -92,8 +91,9 @@ def schema_of(function: Callable[..., Any], written: Written, options: Declarati
             check_annotations(function, signature, schema, options.static, refuse)
         return schema
     declared = read_arguments(signature, annotations, options, refuse)
-    text = _Inference(signature, annotations, declared, options, refuse).text()
-    return parse(text, signature, annotations, declared, options, refuse)
+    marks = _marks(declared, options, refuse)
+    results = _results(signature, annotations["return"], marks, options, refuse)
+    return parse(f"({_arguments(declared, marks)}) -> {results}", signature, annotations, declared, options, refuse)
 
 
 def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationError:
@@ -105,110 +105,86 @@ def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationE
     )
 
 
-class _Inference:
-    """Builds a schema string from annotations."""
-
-    def __init__(
-        self,
-        signature: inspect.Signature,
-        annotations: dict[str, Any],
-        declared: dict[str, Declared],
-        options: DeclarationOptions,
-        refuse: Refusal,
-    ) -> None:
-        self.signature = signature
-        self.types = annotations
-        self.declared = declared
-        self.options = options
-        self.refuse = refuse
-
-    def text(self) -> str:
-        parameters = list(self.signature.parameters.values())
-        self._check_mutates(parameters)
-        parts, is_behind_star = [], False
-        for position, parameter in enumerate(parameters):
-            if parameter.kind is parameter.KEYWORD_ONLY and not is_behind_star:
-                parts.append("*")
-                is_behind_star = True
-            parts.append(self._argument(position, parameter))
-        return f"({', '.join(parts)}) -> {self._results(parameters)}"
-
-    def _argument(self, position: int, parameter: inspect.Parameter) -> str:
-        declared = self.declared[parameter.name]
-        spelling = declared.type.spelling
-        if self._is_mutated(parameter.name):
-            if not spelling.startswith("Tensor"):
-                raise self.refuse(
-                    f"argument '{parameter.name}' stands in mutates_args but holds no tensor",
-                    expected="a Tensor or a list of Tensors",
-                    found=spell_annotation(parameter.annotation),
-                    do="take it out of mutates_args",
-                )
-            spelling = spelling.replace("Tensor", f"Tensor(a{position}!)", 1)
-        return f"{spelling} {parameter.name}" + ("" if declared.text is None else f"={declared.text}")
-
-    def _is_mutated(self, name: str) -> bool:
-        if self.options.mutates == "unknown":
-            return "Tensor" in self.declared[name].type.spelling
-        return name in self.options.mutates
-
-    def _check_mutates(self, parameters: list[inspect.Parameter]) -> None:
-        if isinstance(self.options.mutates, str):
-            return
-        names = [parameter.name for parameter in parameters]
-        for name in self.options.mutates:
-            if name not in names:
-                raise self.refuse(
-                    f"mutates_args names '{name}', which is not an argument",
-                    expected=quote(names),
-                    found=repr(name),
-                    do=advise(name, names),
-                )
-
-    def _results(self, parameters: list[inspect.Parameter]) -> str:
-        if self.signature.return_annotation is inspect.Signature.empty:
-            raise self.refuse(
-                "the return value has no type annotation",
-                expected="'-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...",
-                do="annotate it, or pass schema=",
+def _marks(declared: dict[str, Declared], options: DeclarationOptions, refuse: Refusal) -> dict[str, str]:
+    """Return how the schema spells the tensors of each argument that kernels write to, by name."""
+    named = () if isinstance(options.mutates, str) else options.mutates
+    for name in named:
+        if name not in declared:
+            raise refuse(
+                f"mutates_args names '{name}', which is not an argument",
+                expected=quote(declared),
+                found=repr(name),
+                do=advise(name, declared),
             )
-        annotation = self.types["return"]
-        parts = _return_parts(annotation)
-        spelled = [find_return_spelling(part) for part in parts]
-        for part, spelling in zip(parts, spelled, strict=True):
-            if spelling is None:
-                raise self.refuse(
-                    "the return annotation is not supported",
-                    expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
-                    found=spell_annotation(part),
-                    do="return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=",
-                )
-        spelled = self._alias_results(spelled, parameters)
-        body = ", ".join(str(spelling) for spelling in spelled)
-        if _is_one_tuple(annotation, parts):
-            if "!" in body:
-                do = "return the argument itself, annotated '-> Tensor'"
-                raise self.refuse("an op tagged inplace or out returns no tuple of one", found=str(annotation), do=do)
-            return f"(({body}))"
-        return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
+    found = {}
+    for position, (name, argument) in enumerate(declared.items()):
+        holds_tensors = argument.type.spelling.startswith("Tensor")
+        if name in named and not holds_tensors:
+            raise refuse(
+                f"argument '{name}' stands in mutates_args but holds no tensor",
+                expected="a Tensor or a list of Tensors",
+                found=spell_annotation(argument.parameter.annotation),
+                do="take it out of mutates_args",
+            )
+        if name in named or (options.mutates == "unknown" and holds_tensors):
+            found[name] = f"Tensor(a{position}!)"
+    return found
 
-    def _alias_results(self, spelled: list[str | None], parameters: list[inspect.Parameter]) -> list[str | None]:
-        """Return the outputs of an op tagged inplace or out as the tensors it writes to, as PyTorch's own ops do."""
-        if not HANDED_BACK & set(self.options.tags):
-            return spelled
-        written = [index for index, parameter in enumerate(parameters) if self._is_mutated(parameter.name)]
-        if len(written) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):
-            raise self.refuse(
+
+def _arguments(declared: dict[str, Declared], marks: dict[str, str]) -> str:
+    parts: list[str] = []
+    for name, argument in declared.items():
+        if argument.parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        spelling = argument.type.spelling.replace("Tensor", marks.get(name, "Tensor"), 1)
+        parts.append(f"{spelling} {name}" + ("" if argument.text is None else f"={argument.text}"))
+    return ", ".join(parts)
+
+
+def _results(
+    signature: inspect.Signature, annotation: Any, marks: dict[str, str], options: DeclarationOptions, refuse: Refusal
+) -> str:
+    if signature.return_annotation is inspect.Signature.empty:
+        raise refuse(
+            "the return value has no type annotation",
+            expected="'-> Tensor', '-> tuple[Tensor, Tensor]', '-> None', ...",
+            do="annotate it, or pass schema=",
+        )
+    parts = _return_parts(annotation)
+    spelled = []
+    for part in parts:
+        spelling = find_return_spelling(part)
+        if spelling is None:
+            raise refuse(
+                "the return annotation is not supported",
+                expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
+                found=spell_annotation(part),
+                do="return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=",
+            )
+        spelled.append(spelling)
+    if HANDED_BACK & set(options.tags):  # each output is a tensor that the op writes to, as PyTorch's own ops have it
+        if len(marks) != len(spelled) or any(spelling != "Tensor" for spelling in spelled):
+            raise refuse(
                 "an op tagged inplace or out returns each tensor it writes to, in order",
-                expected=f"{len(written)}: {quote(parameters[index].name for index in written)}",
+                expected=f"{len(marks)}: {quote(marks)}",
                 found=str(len(spelled)),
             )
-        return [f"Tensor(a{index}!)" for index in written]
+        spelled = list(marks.values())
+    body = ", ".join(spelled)
+    if _is_one_tuple(annotation, parts):
+        if "!" in body:
+            do = "return the argument itself, annotated '-> Tensor'"
+            raise refuse("an op tagged inplace or out returns no tuple of one", found=str(annotation), do=do)
+        return f"(({body}))"
+    return body if len(parts) == 1 and not _is_tuple(annotation) else f"({body})"
 
 
 def _is_tuple(annotation: object) -> bool:
-    is_named = is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
-    return is_named or typing.get_origin(annotation) is tuple
+    return _is_named_tuple(annotation) or typing.get_origin(annotation) is tuple
+
+
+def _is_named_tuple(annotation: object) -> bool:
+    return is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
 
 
 def _is_one_tuple(annotation: object, parts: list[object]) -> bool:
@@ -216,10 +192,10 @@ def _is_one_tuple(annotation: object, parts: list[object]) -> bool:
     return typing.get_origin(annotation) is tuple and len(parts) == 1 and parts[0] is not annotation
 
 
-def _return_parts(annotation: object) -> list[object]:
+def _return_parts(annotation: Any) -> list[object]:
     if annotation is None or annotation is type(None):
         return []
-    if is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
+    if _is_named_tuple(annotation):
         return list(hints_of(annotation).values())
     if typing.get_origin(annotation) is tuple:
         arguments = typing.get_args(annotation)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import advise, is_text, quote, show, suggest
 from custom_autograd.core.signatures import find_misfit
-from custom_autograd.schema.annotations import is_class
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, is_class
 from custom_autograd.schema.arguments import Declared, check_static
-from custom_autograd.schema.conversions import static_type
-from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+from custom_autograd.schema.conversions import ArgumentType, static_type
 from custom_autograd.schema.names import is_name
 from custom_autograd.schema.schema import TENSOR_TYPES, Argument, Output, Schema
 from custom_autograd.schema.types import example_of, find_check, find_row, read_default
@@ -101,30 +98,27 @@ def parse(
 
 def _argument(value: ParsedValue, declared: Declared | None, options: DeclarationOptions, refuse: Refusal) -> Argument:
     _check_visible(value, refuse)
-    argument = partial(
-        Argument,
+    if declared is None:
+        found, default, kind = _written_type(value, options, refuse), read_default(value.type, value.default), None
+        has_default = value.has_default
+    else:
+        found, default, kind = declared.type, declared.default, declared.parameter.kind
+        has_default = declared.parameter.default is not inspect.Parameter.empty
+    return Argument(
         name=value.name,
         type=value.type,
         is_keyword_only=value.is_keyword_only,
+        is_positional_only=kind is inspect.Parameter.POSITIONAL_ONLY,
+        is_variadic=kind is inspect.Parameter.VAR_POSITIONAL,
         is_mutated=value.is_written,
         is_differentiable=value.type in TENSOR_TYPES and value.name not in options.non_differentiable,
-        example=(declared and declared.type.example) or example_of(value.type),
-    )
-    check = find_check(value.type)
-    if declared is None:
-        default = read_default(value.type, value.default)
-        written = argument(has_default=value.has_default, default=default, to_dispatcher=check)
-        return _static(written, refuse) if value.name in options.static else written
-    parameter = declared.parameter
-    return argument(
-        is_positional_only=parameter.kind is parameter.POSITIONAL_ONLY,
-        is_variadic=parameter.kind is parameter.VAR_POSITIONAL,
-        has_default=parameter.default is not parameter.empty,
-        default=declared.default,
-        is_filled=parameter.default is not parameter.empty and not value.has_default,
-        to_dispatcher=declared.type.to_dispatcher or check,
-        from_dispatcher=declared.type.from_dispatcher,
-        choices=declared.type.choices,
+        has_default=has_default,
+        default=default,
+        is_filled=has_default and not value.has_default,
+        example=found.example or example_of(value.type),
+        to_dispatcher=found.to_dispatcher or find_check(value.type),
+        from_dispatcher=found.from_dispatcher,
+        choices=found.choices,
     )
 
 
@@ -139,17 +133,18 @@ def _check_visible(value: ParsedValue, refuse: Refusal) -> None:
         )
 
 
-def _static(argument: Argument, refuse: Refusal) -> Argument:
-    """Return a static argument of a schema that the author wrote."""
-    if argument.type not in ("str", "str?") or argument.default is not None:
+def _written_type(value: ParsedValue, options: DeclarationOptions, refuse: Refusal) -> ArgumentType:
+    """Return the type of an argument of a schema that the author wrote."""
+    if value.name not in options.static:
+        return ArgumentType(value.type)
+    if value.type not in ("str", "str?") or value.default is not None:
         raise refuse(
-            f"the static argument '{argument.name}' does not travel as a string",
-            expected=f"'str {argument.name}' or 'str? {argument.name}=None' in the schema",
-            found=argument.type + (f", default {argument.default!r}" if argument.default is not None else ""),
+            f"the static argument '{value.name}' does not travel as a string",
+            expected=f"'str {value.name}' or 'str? {value.name}=None' in the schema",
+            found=value.type + (f", default {value.default!r}" if value.default is not None else ""),
             do="its type in a schema is str: the name of what is passed",
         )
-    found = static_type(argument.name, refuse, is_optional=argument.is_optional)
-    return replace(argument, to_dispatcher=found.to_dispatcher, from_dispatcher=found.from_dispatcher)
+    return static_type(value.name, refuse, is_optional=value.type == "str?")
 
 
 def _check_one_tuple(schema: Schema, refuse: Refusal) -> None:

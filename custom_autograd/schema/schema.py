@@ -18,12 +18,38 @@ TENSOR_TYPES = frozenset({"Tensor", "Tensor?"}) | LIST_TYPES
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of an op.
+class Value:
+    """An argument or an output of an op.
 
     Attributes:
         name: as rules and calls spell it.
         type: as the dispatcher spells it: `Tensor`, `Tensor?[]`, `int`, `float`, `str`, ...
+    """
+
+    name: str
+    type: str
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Return True if it is a tensor, an optional tensor, or a list of those."""
+        return self.type in TENSOR_TYPES
+
+    @property
+    def is_tensor_list(self) -> bool:
+        """Return True if it is a list of tensors."""
+        return self.type in LIST_TYPES
+
+    @property
+    def is_optional(self) -> bool:
+        """Return True if None may stand for it."""
+        return self.type.endswith("?")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument(Value):
+    """One argument of an op.
+
+    Attributes:
         is_keyword_only: it can only be given by name.
         is_positional_only: it cannot be given by name.
         is_variadic: it is `*name`, and takes all further positional arguments of a call.
@@ -38,8 +64,6 @@ class Argument:
         choices: the strings that it may be, where a `Literal` says which, or None.
     """
 
-    name: str
-    type: str
     is_keyword_only: bool = False
     is_positional_only: bool = False
     is_variadic: bool = False
@@ -64,33 +88,16 @@ class Argument:
         return inspect.Parameter.POSITIONAL_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
 
     @property
-    def holds_tensors(self) -> bool:
-        """Return True if it is a tensor, an optional tensor, or a list of those."""
-        return self.type in TENSOR_TYPES
-
-    @property
-    def is_tensor_list(self) -> bool:
-        """Return True if it is a list of tensors."""
-        return self.type in LIST_TYPES
-
-    @property
-    def is_optional(self) -> bool:
-        """Return True if None may stand for it."""
-        return self.type.endswith("?")
-
-    @property
     def is_converted(self) -> bool:
         """Return True if some value of a call travels in another form; one of `choices` does not."""
         return self.choices is None and (self.to_dispatcher is not None or self.from_dispatcher is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(Value):
     """One value an op returns.
 
     Attributes:
-        name: as rules spell it.
-        type: as the dispatcher spells it.
         is_hidden: kernels compute it and rules may use it, but a call does not return it.
         is_differentiable: it may carry a gradient.
         alias_of: the mutated or viewed input it is, or None for a new value.
@@ -98,28 +105,11 @@ class Output:
         may_be: the input that kernels may return instead, as it is; the dispatcher sees a copy.
     """
 
-    name: str
-    type: str
     is_hidden: bool = False
     is_differentiable: bool = False
     alias_of: str | None = None
     is_view: bool = False
     may_be: str | None = None
-
-    @property
-    def holds_tensors(self) -> bool:
-        """Return True if it is a tensor, an optional tensor, or a list of tensors."""
-        return self.type in TENSOR_TYPES
-
-    @property
-    def is_tensor_list(self) -> bool:
-        """Return True if it is a list of tensors."""
-        return self.type in LIST_TYPES
-
-    @property
-    def is_optional(self) -> bool:
-        """Return True if None may stand for it."""
-        return self.type.endswith("?")
 
 
 @dataclass(frozen=True)  # no slots: what follows from the fields is computed once
@@ -233,11 +223,6 @@ class Schema:
     def has_lists(self) -> bool:
         """Return True if an argument or an output is a list of tensors."""
         return any(value.is_tensor_list for value in self.values)
-
-    @Lazy
-    def has_converted(self) -> bool:
-        """Return True if the dispatcher holds an argument in another form than kernels see."""
-        return len([argument for argument in self.arguments if argument.from_dispatcher is not None]) > 0
 
     @Lazy
     def is_view(self) -> bool:

@@ -76,17 +76,8 @@ def example_of(spelling: str) -> str:
     row = find_row(element.removesuffix("?"))
     if row is None:
         return f"a value of type {spelling}"
-    text = EXAMPLES.get(row.spelling) or repr(row.examples[0])
+    text = row.travels.example or repr(row.examples[0])
     return f"[{text}]" if bracket else text
-
-
-EXAMPLES = {
-    "Tensor": "torch.ones(2)",
-    "Device": "torch.device('cpu')",
-    "Generator": "torch.Generator()",
-    "str": "'text'",
-}
-"""Examples of the types whose values are not written as their repr, or have none that calls can share."""
 
 
 def find_element_row(spelling: str) -> Row | None:
@@ -98,9 +89,6 @@ def classes_held_as(letter: str) -> tuple[type, ...]:
     """Return the types that containers of varying shape hold in one way; see `Row.letter`."""
     return tuple(row.annotation for row in ARGUMENT_TYPES if row.letter == letter and is_class(row.annotation))
 
-
-_IS_INT = "$type({0}) is $int and -9223372036854775808 <= {0} <= 9223372036854775807"
-_IS_NUMBER = "($type({0}) is $float or $type({0}) is $bool or $type({0}) is $complex or " + _IS_INT + ")"
 
 _INT = Row(
     int,
@@ -116,7 +104,7 @@ _INT = Row(
 ARGUMENT_TYPES: tuple[Row, ...] = (
     Row(
         Tensor,
-        ArgumentType("Tensor"),
+        ArgumentType("Tensor", example="torch.ones(2)"),
         has_list_of_optional=True,
         letter="T",
         results=(Tensor,),
@@ -163,7 +151,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
     ),
     Row(
         str,
-        ArgumentType("str"),
+        ArgumentType("str", example="'text'"),
         ("plain", 'a "quote"'),
         has_list_of_optional=True,
         letter="=",
@@ -179,7 +167,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
     ),
     Row(
         torch.device,
-        ArgumentType("Device"),
+        ArgumentType("Device", example="torch.device('cpu')"),
         (torch.device("cpu"), torch.device("meta")),
         letter="t",
         defaults=(torch.device, str),
@@ -209,24 +197,14 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         (torch.per_tensor_affine, torch.per_channel_symmetric),
         letter="t",
     ),
-    Row(
-        torch.Size,
-        ArgumentType("SymInt[]", conversions.sizes, torch.Size),
-        (torch.Size([2, 3]),),
-        has_list=False,
-    ),
+    Row(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), (torch.Size([2, 3]),), has_list=False),
     Row(
         torch.Generator,
-        ArgumentType("Generator", conversions.generator),
+        ArgumentType("Generator", conversions.generator, example="torch.Generator()"),
         has_list=False,
         defaults=(torch.Generator,),
     ),
 )
-
-
-# Which Python types an op may take and return, and how the dispatcher spells them.
-#
-# Lists, tuples and optionals are derived from the rows of argument_types.py, and so are `Literal` and `Enum`.
 
 
 @functools.cache

@@ -54,7 +54,7 @@ VALUES = st.recursive(
 
 def taken_apart(value, annotation=Any):
     parts = no_parts()
-    return kind_of(annotation).encode(value, parts, "v"), parts
+    return treespecs.text_of(kind_of(annotation).encode(value, parts, "v")), parts
 
 
 def put_together(text, parts):
@@ -117,17 +117,17 @@ ONE = torch.ones(1)
 FITTING = {
     "list of tensors": (list[Tensor], [ONE], "('l', 'T')"),
     "tuple of any length": (tuple[int, ...], (1, 2), "('u', 'I', 'I')"),
-    "list of one tuple": (list[tuple[Tensor, float]], [(ONE, 2)], "('l', ('u', 'T', 'F',))", [(ONE, 2.0)]),
-    "dict": (dict[str, Tensor | int], {"a": 1, "b": ONE}, "('d',('a', 'I'), ('b', 'T'))"),
-    "dict of int": (dict[int, bool], {3: True}, "('d',(3, ('=', True)))"),
-    "typed dict": (Sides, {"right": 1, "left": ONE}, "('d',('left', 'T'), ('right', 'I'))"),
+    "list of one tuple": (list[tuple[Tensor, float]], [(ONE, 2)], "('l', ('u', 'T', 'F'))", [(ONE, 2.0)]),
+    "dict": (dict[str, Tensor | int], {"a": 1, "b": ONE}, "('d', ('a', 'I'), ('b', 'T'))"),
+    "dict of int": (dict[int, bool], {3: True}, "('d', (3, ('=', True)))"),
+    "typed dict": (Sides, {"right": 1, "left": ONE}, "('d', ('left', 'T'), ('right', 'I'))"),
     "optional": (Optional[int], None, "('=', None)"),  # noqa: UP045 - both spellings are taken
     "union": (Union[int, str], "x", "('=', 'x')"),  # noqa: UP007 - as above
-    "slice": (slice, slice(1, None), "('s', 'I', ('=', None), ('=', None),)"),
+    "slice": (slice, slice(1, None), "('s', 'I', ('=', None), ('=', None))"),
     "empty": (list[int], [], "('l',)"),
     "dtype": (list[torch.dtype], [torch.int8], "('l', ('t', 'constant torch.int8'))"),
     "enum": (Shape, Shape.LINE, "('e', 'containers:Shape', 'LINE')"),
-    "record": (Affine, Affine(ONE, None), "('r', 'containers:Affine', 'T', ('=', None), 'I',)"),
+    "record": (Affine, Affine(ONE, None), "('r', 'containers:Affine', 'T', ('=', None), 'I')"),
 }
 
 

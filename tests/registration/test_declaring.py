@@ -271,8 +271,7 @@ def schemas(draw):
 
 
 def _parse(text):
-    from custom_autograd.schema.annotations import read_function
-    from custom_autograd.schema.declaration_options import DeclarationOptions, Refusal
+    from custom_autograd.schema.annotations import DeclarationOptions, Refusal, read_function
     from custom_autograd.schema.inference import schema_of
     from custom_autograd.schema.names import parse_name
 
