@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any, NoReturn
@@ -156,8 +156,10 @@ def find_argument_tree(
     check_hidden(results, options, refuse)
     is_variadic = any(row.kind is row.VAR_POSITIONAL for row in rows)
     count = sum(row.kind is not row.KEYWORD_ONLY for row in rows)
-    flat = _flattened(signature, inputs, results, types)
-    return ArgumentTree(signature, inputs[:count], inputs[count:], is_variadic, results, flat)
+    positional, keywords = inputs[:count], inputs[count:]
+    returned = types.get("return", inspect.Signature.empty) if results is None else results.flat_annotation()
+    flat = _flattened(positional, keywords, returned)
+    return ArgumentTree(signature, positional, keywords, is_variadic, results, flat)
 
 
 def _input(parameter: inspect.Parameter, types: dict[str, Any], refuse: Refusal) -> Node:
@@ -210,22 +212,17 @@ def _kind(annotation: Any) -> Kind | None:
         return None
 
 
-def _flattened(
-    signature: inspect.Signature, inputs: tuple[Node, ...], results: Results | None, types: dict[str, Any]
-) -> Written:
+def _flattened(positional: Iterable[Node], keywords: Iterable[Node], returned: Any) -> Written:
     """Return what the flat op is declared with; it has no defaults, which the call above it fills in."""
-    parameters, annotations = [], dict[str, Any]()
-    for node, parameter in zip(inputs, signature.parameters.values(), strict=True):
-        kind = parameter.KEYWORD_ONLY if parameter.kind is parameter.KEYWORD_ONLY else parameter.POSITIONAL_OR_KEYWORD
-        for name, annotation in node.flat().items():
-            annotations[name] = annotation
-            parameters.append(inspect.Parameter(name, kind, annotation=annotation))
-    returned = types.get("return", inspect.Signature.empty)
-    if results is not None:
-        returned = results.flat_annotation()
-    annotations["return"] = returned
-    plain = {name: resolve(annotation) for name, annotation in annotations.items()}
-    return Written(inspect.Signature(parameters, return_annotation=returned), plain)
+    kinds: list[tuple[Iterable[Node], Any]] = [  # Any: inspect gives the type of its kinds no public name
+        (positional, inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        (keywords, inspect.Parameter.KEYWORD_ONLY),
+    ]
+    rows = [(flat, kind) for nodes, kind in kinds for node in nodes for flat in node.flat().items()]
+    parameters = [inspect.Parameter(name, kind, annotation=annotation) for (name, annotation), kind in rows]
+    annotations = {name: resolve(annotation) for (name, annotation), _ in rows}
+    signature = inspect.Signature(parameters, return_annotation=returned)
+    return Written(signature, {**annotations, "return": resolve(returned)})
 
 
 def _check_distinct(inputs: tuple[Node, ...], refuse: Refusal) -> None:
@@ -292,13 +289,8 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
     """Return the error that says which argument, or which field of one, is not what was declared."""
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
-    facts = {
-        "expected": error.expected,
-        "found": error.found,
-        "declared": location,
-        "do": error.advice or f"pass {error.expected} as {path}",
-    }
-    return KernelError(name, problem, **facts)
+    do = error.advice or f"pass {error.expected}"
+    return KernelError(name, problem, expected=error.expected, found=error.found, declared=location, do=do)
 
 
 def values(tree: ArgumentTree, name: str, location: str, flat: Callable[..., Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from custom_autograd.containers.treespecs import MisfitError, TreeSpec
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal, resolve
-from custom_autograd.schema.parsing import check_own_names
+from custom_autograd.schema.parsing import check_output_names
 from custom_autograd.schema.types import find_return_spelling
 
 Get = Callable[[str], Any]  # Any: the value of a flat name
@@ -284,13 +284,7 @@ def results_of(annotation: Any, options: DeclarationOptions, refuse: Refusal) ->
     own = container.keys if container.style != "items" else ()
     names = own or tuple(f"output_{index}" for index in range(len(parts)))
     given = names if options.outputs is None else options.outputs
-    if len(given) != len(parts):
-        raise refuse(
-            "outputs= does not have one name per output",
-            expected=f"{len(parts)} names",
-            found=f"{len(given)}: {quote(given)}",
-        )
-    check_own_names(given, own, refuse)
+    check_output_names(given, own, len(parts), refuse)
     nodes = tuple(_output(name, part, refuse) for name, part in zip(given, parts, strict=True))
     return Results(Record("", "the result", container, nodes), options.hidden)
 

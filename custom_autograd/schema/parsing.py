@@ -211,8 +211,15 @@ def _no_result(name: str, spelling: str, refuse: Refusal) -> DeclarationError:
     )
 
 
-def check_own_names(given: tuple[str, ...], own: tuple[str, ...], refuse: Refusal) -> None:
-    """Refuse names of outputs= that are those of other results than they are given to."""
+def check_output_names(given: tuple[str, ...], own: tuple[str, ...], count: int, refuse: Refusal) -> None:
+    """Refuse names of outputs= that are too few or too many, or those of other results than they are given to."""
+    if len(given) != count:
+        raise refuse(
+            "outputs= does not have one name per output",
+            expected=f"{count} name{'s' * (count != 1)}",
+            found=f"{len(given)}: {quote(given)}",
+            do="name each value that the function returns, in order",
+        )
     for name, its in zip(given, own, strict=True) if own else ():
         if name != its and name in own:
             raise refuse(
@@ -233,14 +240,7 @@ def _output_names(
     written = tuple(result.name for result in results)
     fields: tuple[str, ...] = () if named_tuple is None else named_tuple._fields  # type: ignore[attr-defined]  # a NamedTuple has it
     if options.outputs is not None:
-        if len(options.outputs) != len(results):
-            raise refuse(
-                "outputs= does not have one name per output",
-                expected=f"{len(results)} name{'s' * (len(results) != 1)}",
-                found=f"{len(options.outputs)}: {quote(options.outputs)}",
-                do="name each value that the function returns, in order",
-            )
-        check_own_names(options.outputs, written if any(written) else fields, refuse)
+        check_output_names(options.outputs, written if any(written) else fields, len(results), refuse)
         return options.outputs
     if all(written) and written:
         return written
