@@ -35,7 +35,7 @@ class TreeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered(RecordType):
+class RegisteredRecord(RecordType):
     """An instance of a class that is registered as a pytree node: a row of children, and a context."""
 
     node: NodeType
@@ -143,11 +143,11 @@ def _parsed(node: Any) -> TreeSpec | str:
     return TreeSpec(container, tuple(map(_parsed, rest)))
 
 
-def _registered(cls: type, context: Any, count: int) -> Registered:
+def _registered(cls: type, context: Any, count: int) -> RegisteredRecord:
     node, row = find_node_type(cls), row_of(tuple, [Any] * count)
     assert node is not None, cls
     label = f"a {cls.__name__} like the argument, with the context {context!r}"
-    return Registered(tuple, "items", row.keys, row.annotations, label, node, context)
+    return RegisteredRecord(tuple, "items", row.keys, row.annotations, label, node, context)
 
 
 def _enum_member(name: str, member: Any) -> enum.Enum:

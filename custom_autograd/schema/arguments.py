@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,7 +133,7 @@ def read_arguments(
     signature: inspect.Signature, annotations: dict[str, Any], options: DeclarationOptions, refuse: Refusal
 ) -> dict[str, Declared]:
     """Return what the schema will say of each parameter, by name."""
-    check_static(tuple(signature.parameters), options, refuse)
+    check_known("static=", options.static, tuple(signature.parameters), refuse, kind="not an argument")
     _check_annotated(signature, options, refuse)
     found = []
     for parameter in signature.parameters.values():
@@ -143,16 +143,12 @@ def read_arguments(
     return {declared.parameter.name: declared for declared in _required_first(found)}
 
 
-def check_static(names: Sequence[str], options: DeclarationOptions, refuse: Refusal) -> None:
-    """Refuse names in static= that are not arguments."""
-    for name in options.static:
-        if name not in names:
-            raise refuse(
-                f"static= names '{name}', which is not an argument",
-                expected=quote(names),
-                found=repr(name),
-                do=advise(name, names),
-            )
+def check_known(option: str, given: Iterable[str], valid: Sequence[str], refuse: Refusal, *, kind: str) -> None:
+    """Raise if an option of a declaration names something that is not there."""
+    for name in given:
+        if name not in valid:
+            problem = f"{option} names '{name}', which is {kind}"
+            raise refuse(problem, expected=quote(valid), found=repr(name), do=advise(name, valid))
 
 
 def _check_annotated(signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal) -> None:

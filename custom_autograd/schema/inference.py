@@ -10,9 +10,9 @@ from typing import Any
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import unwrap
-from custom_autograd.core.messages import advise, quote, show
+from custom_autograd.core.messages import quote, show
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, hints_of, is_class, resolve
-from custom_autograd.schema.arguments import Declared, read_arguments, spell_annotation
+from custom_autograd.schema.arguments import Declared, check_known, read_arguments, spell_annotation
 from custom_autograd.schema.parsing import parse
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
@@ -108,14 +108,7 @@ def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationE
 def _marks(declared: dict[str, Declared], options: DeclarationOptions, refuse: Refusal) -> dict[str, str]:
     """Return how the schema spells the tensors of each argument that kernels write to, by name."""
     named = () if isinstance(options.mutates, str) else options.mutates
-    for name in named:
-        if name not in declared:
-            raise refuse(
-                f"mutates_args names '{name}', which is not an argument",
-                expected=quote(declared),
-                found=repr(name),
-                do=advise(name, declared),
-            )
+    check_known("mutates_args", named, tuple(declared), refuse, kind="not an argument")
     found = {}
     for position, (name, argument) in enumerate(declared.items()):
         holds_tensors = argument.type.spelling.startswith("Tensor")

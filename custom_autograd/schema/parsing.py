@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import advise, is_text, quote, show, suggest
+from custom_autograd.core.messages import is_text, quote, show, suggest
 from custom_autograd.core.signatures import find_misfit
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal, is_class
-from custom_autograd.schema.arguments import Declared, check_static
+from custom_autograd.schema.arguments import Declared, check_known
 from custom_autograd.schema.conversions import ArgumentType, static_type
 from custom_autograd.schema.names import is_name
 from custom_autograd.schema.schema import TENSOR_TYPES, Argument, Output, Schema
@@ -275,7 +275,7 @@ def _check_against_function(
             found=f"mutates_args={options.mutates!r}",
             do="mark written arguments in the schema as 'Tensor(a!)', and name the same ones",
         )
-    check_static(schema.argument_names, options, refuse)
+    check_known("static=", options.static, schema.argument_names, refuse, kind="not an argument")
     if signature is None:
         return
     positional = [a.name for a in schema.arguments if not a.is_keyword_only]
@@ -300,14 +300,8 @@ def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -
                 do="rename it, so that rules can name it",
             )
     _check_unique(schema, names, refuse)
-    for label, wanted, valid, kind in (
-        ("hidden", options.hidden, schema.output_names, "not an output"),
-        ("non_differentiable", options.non_differentiable, names, "neither input nor output"),
-    ):
-        for name in wanted:
-            if name not in valid:
-                problem = f"{label}= names '{name}', which is {kind}"
-                raise refuse(problem, expected=quote(valid), found=repr(name), do=advise(name, valid))
+    check_known("hidden=", options.hidden, schema.output_names, refuse, kind="not an output")
+    check_known("non_differentiable=", options.non_differentiable, names, refuse, kind="neither input nor output")
     if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
         raise refuse("every output is hidden", do="leave at least one output visible")
 

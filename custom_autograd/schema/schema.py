@@ -304,17 +304,17 @@ def variant_of(schema: Schema, kind: str) -> Schema:
 
 def _inplace(schema: Schema) -> Schema:
     first, *rest = schema.arguments
-    given, _ = _split(schema)
-    text = f"({re.sub(rf'^Tensor {first.name}', f'Tensor(a!) {first.name}', given)}) -> Tensor(a!)"
+    given = re.sub(rf"^Tensor {first.name}", f"Tensor(a!) {first.name}", _given(schema))
     written = replace(first, is_mutated=True)
-    return Schema((written, *rest), (_handed_back(first.name),), text)
+    return Schema((written, *rest), (_handed_back(first.name),), f"({given}) -> Tensor(a!)")
 
 
 def _out(schema: Schema) -> Schema:
     names = out_names(schema)
-    given, is_behind_star = _split(schema)
+    given = _given(schema)
     annotations = [f"Tensor(o{index}!)" for index in range(len(names))]
     added = [f"{annotation} {name}" for annotation, name in zip(annotations, names, strict=True)]
+    is_behind_star = any(argument.is_keyword_only for argument in schema.arguments)
     parts = [*([given] if given else []), *([] if is_behind_star else ["*"]), *added]
     result = annotations[0] if len(names) == 1 else f"({', '.join(annotations)})"
     written = [
@@ -325,10 +325,9 @@ def _out(schema: Schema) -> Schema:
     return Schema((*schema.arguments, *written), outputs, f"({', '.join(parts)}) -> {result}", named_tuple)
 
 
-def _split(schema: Schema) -> tuple[str, bool]:
-    """Return the arguments as the schema spells them, and whether they end behind a star."""
-    given = schema.text[1 : schema.text.rindex(" -> ")].rstrip().removesuffix(")")
-    return given.strip(), any(argument.is_keyword_only for argument in schema.arguments)
+def _given(schema: Schema) -> str:
+    """Return the arguments as the schema spells them."""
+    return schema.text[1 : schema.text.rindex(" -> ")].rstrip().removesuffix(")").strip()
 
 
 def _handed_back(name: str) -> Output:
