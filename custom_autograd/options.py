@@ -11,8 +11,8 @@ from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.core.locations import location_of_declaration
 from custom_autograd.core.messages import show
+from custom_autograd.core.option_types import check_type, listed, several
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal
-from custom_autograd.schema.names import names_of
 from custom_autograd.shapes.rule import DType
 
 if TYPE_CHECKING:

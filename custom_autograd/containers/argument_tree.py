@@ -289,7 +289,7 @@ def refusal(name: str, location: str, error: MisfitError) -> KernelError:
     """Return the error that says which argument, or which field of one, is not what was declared."""
     path = error.path if "'" in error.path else f"'{error.path}'"
     problem = f"argument {path} is not what was declared"
-    do = error.advice or f"pass {error.expected}"
+    do = error.advice or f"pass {error.expected} as {path}"
     return KernelError(name, problem, expected=error.expected, found=error.found, declared=location, do=do)
 
 

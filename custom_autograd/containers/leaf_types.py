@@ -176,18 +176,22 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind."""
+    """A NamedTuple, a dataclass, a TypedDict, a tuple of fixed length or a slice: each field has its own kind.
+
+    Attributes:
+        record: the container.
+        kinds: of its fields; those of a class are found when `letters` is first called, since it may hold itself.
+    """
 
     record: RecordType
-    own: tuple[Kind, ...] = ()
+    kinds: list[Kind]
 
     def encode(self, value: Any, parts: Parts, path: str) -> Spec:
         """Implement `Kind`."""
         record, found = self.record, self.record.read(value)
         if found is None:
             refuse(path, record.label, value, record.describe(value))
-        kinds, count = self.kinds(), len(record.keys)
-        children = [kinds[i].encode(found[i], parts, path + record.path(i)) for i in range(count)]
+        children = [kind.encode(found[i], parts, path + record.path(i)) for i, kind in enumerate(self.kinds)]
         if record.style == "keys":
             return ("d", *zip(record.keys, children, strict=False))
         if record.style in BY_CLASS:
@@ -197,10 +201,6 @@ class Fields:
     def accepts(self, value: Any) -> bool:
         """Implement `Kind`."""
         return self.record.read(value) is not None
-
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kind of each field; for a class, found when first needed, since a class may hold itself."""
-        return _kinds_of(self.record.cls) if self.record.style in BY_CLASS else self.own
 
 
 _FIELDS: dict[type, Fields] = {}
@@ -308,9 +308,11 @@ def letters(kind: Kind, seen: frozenset[type] = frozenset()) -> set[str]:
             return letters(kind.kind, seen)
         case Choice(kinds):
             return {letter for one in kinds for letter in letters(one, seen)}
-        case Fields(record):
-            is_open = record.style in BY_CLASS and record.cls in seen
-            kinds = () if is_open else kind.kinds()
+        case Fields(record, kinds):
+            if record.style in BY_CLASS and record.cls in seen:
+                return set()
+            if not kinds:
+                kinds[:] = [kind_of(one) for one in record.annotations]
             return {letter for one in kinds for letter in letters(one, seen | {record.cls})}
     return set("TIF")
 
