@@ -96,7 +96,6 @@ class Handle(OpDef):
         Raises:
             DeclarationError: the op can have none; the message says why.
         """
-        self._inplace.refuse_if_impossible()
         return self._inplace
 
     @property
@@ -106,7 +105,6 @@ class Handle(OpDef):
         Raises:
             DeclarationError: the op can have none; the message says why.
         """
-        self._out.refuse_if_impossible()
         return self._out
 
     @Lazy

@@ -112,24 +112,16 @@ def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema
     return functional
 
 
-def has_own_kernel(record: OpRecord, device_type: str | None) -> bool:
-    """Return True if a kernel was registered that serves a device type, besides the composition."""
-    kernel = record.kernels.get(device_type) or record.kernels.get(None)
-    return kernel is not None and kernel.given is not record.declaration.function
-
-
 def _is_to_be_composed(record: OpRecord, values: list[Any]) -> bool:
     """Return True if no own kernel may run: there is none, or gradients, transforms or old graphs need the parts."""
     tensors = tensors_in(values)
-    if not has_own_kernel(record, tensors[0].device.type if tensors else None):
+    kernel = record.kernels.get(tensors[0].device.type if tensors else None) or record.kernels.get(None)
+    if kernel is None or kernel.given is record.declaration.function:
         return True
     if transforms.is_transforming() or transforms.is_forward_mode():
         return True
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    return not _can_be_in_graphs(record) and bool(guards.torch_dispatch_modes())
-
-
-def _can_be_in_graphs(record: OpRecord) -> bool:
-    """Return True if torch can functionalize its writes: this needs the tags, and no argument named 'mode'."""
-    return bool(HANDED_BACK) and "mode" not in record.declaration.schema.argument_names
+    # torch can functionalize its writes with the tags, and without an argument named 'mode'
+    can_be_in_graphs = bool(HANDED_BACK) and "mode" not in record.declaration.schema.argument_names
+    return not can_be_in_graphs and bool(guards.torch_dispatch_modes())

@@ -1,28 +1,37 @@
-"""`op.inplace(x, ...)` writes into the first argument, `op.out(..., out=tensor)` into tensors of the caller."""
+"""`op.inplace(x, ...)` writes into the first argument, `op.out(..., out=tensor)` into tensors of the caller.
+
+Both are the op, and then a copy. Every mode of PyTorch handles those two, so gradients, tangents, batches and graphs
+need no rule. What PyTorch refuses of its own in-place and out= operations is refused here, before anything is written.
+"""
 
 from __future__ import annotations
 
-import functools
-import typing
-from collections.abc import Callable
-from typing import Any, TypeVar
+import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import KernelError
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.core.errors import GradientError, KernelError, Origin
 from custom_autograd.core.messages import quote, show
+from custom_autograd.execution.generated import generated_code_of
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.schema import INPLACE, OUT, out_names
-from custom_autograd.variants.copying import fits, refuse_shared_targets, write_in_place, write_out
-from custom_autograd.variants.variant import Variant
-
-F = TypeVar("F", bound=Callable[..., Any])
+from custom_autograd.torch_private import functions, transforms
+from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+from custom_autograd.values.tensors import do_overlap, tensors_in
+from custom_autograd.variants.variant import Variant, is_expanded
 
 
 class InplaceVariant(Variant):
     """`op.inplace(x, ...)`: the result is written into the first argument, which is returned."""
 
     kind = INPLACE
+    label = "in-place"
+    expected = "a tensor as first argument and one tensor as output, of new memory"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Tensor:
         """Call the op, and write the result into its first argument.
@@ -41,29 +50,39 @@ class InplaceVariant(Variant):
         name = self.op.declaration.schema.arguments[0].name
         given = args[0] if args else kwargs.get(name)
         if not isinstance(given, Tensor):
-            raise KernelError(
-                f"{self.op.name}.inplace",
-                f"'{name}' is not a tensor to write to",
-                expected="a tensor",
-                found=show(given),
-                declared=self.op.declaration.location,
+            problem = f"'{name}' is not a tensor to write to"
+            raise self.origin.error(KernelError, problem, expected="a tensor", found=show(given))
+        refuse_expanded(self.origin, name, given)
+        _refuse_leaf(self.origin, name, given)
+        if _is_kept_for_backward(self.op, given, args, kwargs):
+            kept = given.clone()  # what backward saves must not be written to
+            leaves, structure = flatten_tree((args, kwargs))
+            args, kwargs = unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
+        result = call_op(self.op, args, kwargs)
+        refuse_cast(self.origin, name, given, result)
+        if result.shape != given.shape:
+            raise self.origin.error(
+                KernelError,
+                f"the result has another shape than '{name}', into which it is written",
+                expected=_shape(given),
+                found=_shape(result),
+                do=f"call the op itself, or give '{name}' the shape of the result",
             )
-        return write_in_place(self.op, self._call_op, given, args, kwargs)
+        given.copy_(result)
+        return given
 
-    def _guarded(self, function: F) -> F:
-        @functools.wraps(function)
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            if fits([args[0]], self._expected.find(args, kwargs), [*args[1:], *kwargs.values()]):
-                return function(*args, **kwargs)
-            return self._compose(*args, **kwargs)
-
-        return typing.cast(F, kernel)
+    def _split(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
+        return args[:1], [*args[1:], *kwargs.values()], kwargs
 
 
 class OutVariant(Variant):
     """`op.out(..., out=tensor)`: the results are written into tensors of the caller, which are returned."""
 
     kind = OUT
+    label = "out"
+    expected = "outputs that are tensors, of new memory"
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Call the op, and write its results.
@@ -81,50 +100,182 @@ class OutVariant(Variant):
                 or a dtype that cannot be cast.
             GradientError: a tensor requires a gradient, and grad mode is on.
         """
-        self.refuse_if_impossible()
         names = out_names(self.op.declaration.schema)
         given = {name: kwargs.pop(name) for name in names if name in kwargs}
         if out is not None:
             several = out if isinstance(out, (tuple, list)) else (out,)
             given = dict(zip(names, several, strict=True)) if len(several) == len(names) and not given else {}
         if len(given) != len(names):
-            raise self._missing(names)
+            several_tensors = f"out= {len(names)} tensors, or by keyword {quote(names)}"
+            raise self.origin.error(
+                KernelError,
+                "the call does not say where each output is to be written",
+                expected="out=tensor" if len(names) == 1 else several_tensors,
+                do="give one tensor per output",
+            )
         if torch.compiler.is_dynamo_compiling():  # elsewhere whatever runs can look at addresses
-            refuse_shared_targets(self.op, given)
+            _refuse_shared(self.origin, given)
         return self._call(args, {**kwargs, **given})
-
-    def _missing(self, names: tuple[str, ...]) -> KernelError:
-        is_one = len(names) == 1
-        return KernelError(
-            f"{self.op.name}.out",
-            "the call does not say where each output is to be written",
-            expected="out=tensor" if is_one else f"out= {len(names)} tensors, or by keyword {quote(names)}",
-            declared=self.op.declaration.location,
-            do="give one tensor per output",
-        )
 
     def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
         schema = self.op.declaration.schema
-        names = out_names(schema)
-        targets = {name: kwargs[name] for name in names}
-        write_out(
-            self.op, self._call_op, targets, args, {name: value for name, value in kwargs.items() if name not in names}
-        )
-        if len(names) == 1:
-            return targets[names[0]]
+        targets = {name: kwargs.pop(name) for name in out_names(schema)}
+        self._refuse(targets, [*args, *kwargs.values()])
+        result = call_op(self.op, args, kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        unfit = []
+        for (name, target), one in zip(targets.items(), results, strict=True):
+            refuse_cast(self.origin, name, target, one)
+            if one.shape != target.shape:
+                self._refuse_shape(name, target, one)
+                unfit.append((target, one))
+        for target, one in unfit:
+            target.resize_(one.shape)
+        if unfit:
+            _refuse_shared(self.origin, targets)  # empty ones may share what they now need
+        for target, one in zip(targets.values(), results, strict=True):
+            target.copy_(one)
+        if len(targets) == 1:
+            return target
         if schema.named_tuple is not None and not schema.hidden_outputs:
             return schema.named_tuple(*targets.values())
         return tuple(targets.values())
 
-    def _guarded(self, function: F) -> F:
+    def _refuse(self, targets: dict[str, Any], values: list[Any]) -> None:  # Any: what the caller gave
+        """Raise before anything is computed: for what is not a tensor, memory in common, and gradients."""
+        for name, target in targets.items():
+            if not isinstance(target, Tensor):
+                problem = f"'{name}' is not a tensor"
+                raise self.origin.error(KernelError, problem, expected="a tensor", found=type(target).__name__)
+            refuse_expanded(self.origin, name, target)
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in([*targets.values(), *values])):
+            raise self.origin.error(
+                GradientError,
+                "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
+                do="call it under torch.no_grad(), or call the op itself",
+            )
+        _refuse_shared(self.origin, targets)
+
+    def _refuse_shape(self, name: str, target: Tensor, result: Tensor) -> None:
+        if target.numel() != 0:
+            raise self.origin.error(
+                KernelError,
+                f"'{name}' has another shape than the result",
+                expected=f"{_shape(result)}, or an empty tensor, which is resized",
+                found=_shape(target),
+                do=f"give '{name}' that shape, or resize it to zero elements",
+            )
+
+    def _split(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
         names = out_names(self.op.declaration.schema)
+        keywords = {name: value for name, value in kwargs.items() if name not in names}
+        return [kwargs[name] for name in names], [*args, *keywords.values()], keywords
 
-        @functools.wraps(function)
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            targets = [kwargs[name] for name in names]
-            rest = {name: value for name, value in kwargs.items() if name not in names}
-            if fits(targets, self._expected.find(args, rest), [*args, *rest.values()]):
-                return function(*args, **kwargs)
-            return self._compose(*args, **kwargs)
 
-        return typing.cast(F, kernel)
+def call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema says
+    """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher.
+
+    In-place and out= operations do not take part in autocast, PyTorch's own neither.
+    """
+    for device in op.registrations.autocast:
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return call_op(op, args, kwargs)
+    if torch.compiler.is_dynamo_compiling() or op.declaration.schema.may_return_inputs:
+        assert op.dispatched is not None
+        return op.dispatched.in_graphs(*args, **kwargs)
+    assert op.handle is not None
+    return op.handle(*args, **kwargs)
+
+
+def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return True if backward may save what is written to, under any of its names."""
+    if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
+        return False
+    if torch.compiler.is_dynamo_compiling():
+        return True  # a compiler drops a copy that is never read
+    plan = generated_code_of(op).plan
+    if plan.drop_in is not None or plan.jvp is not None or adapter_of(op.declaration).has_containers:
+        return True
+    names = op.declaration.schema.argument_names
+    if names[0] in plan.saved:
+        return True
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
+
+
+def refuse_expanded(origin: Origin, name: str, tensor: Tensor) -> None:
+    """Raise if one write to a tensor would change several of its elements."""
+    if is_expanded(tensor):
+        raise origin.error(
+            KernelError,
+            f"several elements of '{name}' have one place in memory",
+            expected="a tensor that is not expanded",
+            found=f"strides {tuple(tensor.stride())} for {_shape(tensor)}",
+            do=f"clone() '{name}' before the call",
+        )
+
+
+def refuse_cast(origin: Origin, name: str, target: Tensor, result: Tensor) -> None:
+    """Raise for another device, and for a dtype that cannot be cast, by PyTorch's rule."""
+    if result.device != target.device:
+        raise origin.error(
+            KernelError,
+            f"'{name}' is on another device than the result",
+            expected=str(result.device),
+            found=str(target.device),
+            do=f"move '{name}', or the other arguments, to one device",
+        )
+    if _kind(result.dtype) > _kind(target.dtype):
+        raise origin.error(
+            KernelError,
+            f"a result of {result.dtype} cannot be cast to the dtype of '{name}'",
+            expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
+            found=str(target.dtype),
+            do=f"give '{name}' that dtype",
+        )
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Return bool, integer, real or complex: `torch.can_cast` casts upwards only, and would enter an exported graph."""
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+def _refuse_leaf(origin: Origin, name: str, given: Tensor) -> None:
+    """Raise before anything is computed; where this cannot be read, PyTorch's own copy_ refuses it."""
+    if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
+        return
+    if functions.is_leaf_in_graph(given):
+        raise origin.error(
+            GradientError,
+            f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
+            do="call it under torch.no_grad(), on a copy, or call the op itself",
+        )
+
+
+def _refuse_shared(origin: Origin, targets: dict[str, Tensor]) -> None:
+    """Raise if two targets share memory; while a graph is traced, only the same tensor twice is seen."""
+    is_traced = torch.compiler.is_dynamo_compiling()
+    for (name, target), (other_name, other) in itertools.combinations(targets.items(), 2):
+        if target is other or (not is_traced and do_overlap(target, other)):
+            raise_text(KernelError, _sharing(origin.op, origin.declared, name, other_name))
+
+
+@constant_in_graphs  # Dynamo cannot trace how a message is laid out
+def _sharing(label: str, declared: str, one: str, other: str) -> str:
+    error = KernelError(
+        label,
+        f"'{one}' and '{other}' share memory",
+        expected="memory of its own for each output",
+        declared=declared,
+        do="give each output a tensor of its own",
+    )
+    return str(error)
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}"

@@ -1,6 +1,6 @@
-"""Variant: what `op.inplace` and `op.out` have in common. Each is an op of the dispatcher of its own.
+"""Variant: the common part of `op.inplace` and `op.out`, each of which is also an op of the dispatcher.
 
-A call without a kernel of its own is the op and a copy, and needs no dispatcher for that: so a graph of torch.compile
+A call without a registered kernel is the op and a copy, and needs no dispatcher for that: so a graph of torch.compile
 or torch.export holds the op itself, which whoever loads it has. The dispatcher's op is declared when it is asked for.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Hashable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import torch
@@ -18,8 +19,7 @@ from custom_autograd import declare
 from custom_autograd.capabilities import kernels
 from custom_autograd.containers.argument_tree import ArgumentTree
 from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.core.errors import DeclarationError, KernelError
-from custom_autograd.core.lazy import Lazy
+from custom_autograd.core.errors import DeclarationError, KernelError, Origin
 from custom_autograd.execution.call import make_public_call
 from custom_autograd.execution.kernel_options import KernelOptions
 from custom_autograd.registration import registry
@@ -27,100 +27,47 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Fake
 from custom_autograd.registration.rules import check_call
-from custom_autograd.schema.schema import INPLACE, OUT, SUFFIXES, Schema, find_problem, variant_of
+from custom_autograd.schema.schema import INPLACE, SUFFIXES, Schema, find_problem, variant_of
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import HANDED_BACK, OpOverload
+from custom_autograd.values.tensors import do_overlap, first_tensor, tensors_in
 
 if TYPE_CHECKING:
     from custom_autograd.verification.report import Report
 
 
-Metadata: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
-MOST = 256  # calls that are remembered for each variant
-
-
-class Expected:
-    """The shapes and dtypes of one op's visible outputs, by what it is called with."""
-
-    def __init__(self, record: OpRecord) -> None:
-        self._record = record
-        self._known: dict[Hashable, Metadata | None] = {}
-
-    def find(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Metadata | None:  # Any: the op's arguments
-        """Return shape and dtype of each visible output, or None if they depend on data."""
-        rule = self._record.registrations.fake
-        function = self._record.reference() if rule is None else rule.function
-        if function is None:
-            raise self._missing()
-        key = (function, _key(args), _key(tuple(kwargs.items())))
-        try:
-            return self._known[key]
-        except KeyError:
-            pass
-        except TypeError:  # an argument cannot be hashed
-            return self._ask(function, args, kwargs)
-        if len(self._known) >= MOST:
-            self._known = {}
-        found = self._known[key] = self._ask(function, args, kwargs)
-        return found
-
-    def _ask(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Metadata | None:
-        try:
-            with torch.no_grad():
-                result = function(*_without_data(args), **{k: _without_data(value) for k, value in kwargs.items()})
-        except Exception:  # noqa: BLE001 - a fake that needs data says so with any error; the op itself then runs
-            return None
-        outputs = self._record.declaration.schema.outputs
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        if len(results) != len(outputs) or not all(isinstance(one, Tensor) for one in results):
-            return None
-        pairs = zip(outputs, results, strict=True)
-        return tuple((one.shape, one.dtype) for output, one in pairs if not output.is_hidden)
-
-    def _missing(self) -> KernelError:
-        return KernelError(
-            self._record.name,
-            "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
-            expected="a fake or a reference of the op",
-            declared=self._record.declaration.location,
-            do="register_fake for the op",
-        )
-
-
-def _key(value: Any) -> Hashable:
-    if isinstance(value, Tensor):
-        return Tensor, value.shape, value.stride(), value.dtype
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple(map(_key, value))
-    return type(value), value
-
-
-def _without_data(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return [_without_data(item) for item in value]
-    return value
-
-
 F = TypeVar("F", bound=Callable[..., Any])
+Metadata: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
+MOST = 256  # calls whose metadata each kernel remembers
 
 
-class Variant:
+class Variant(ABC):
     """One variant of an op; an attribute of the op, not to be made by hand.
 
     Attributes:
         kind: "inplace" or "out".
-        op: the entry of the op.
+        label: the kind in the words of messages.
+        expected: which ops have such a variant, for messages.
+        op: the record of the op.
     """
 
     kind: ClassVar[str]
+    label: ClassVar[str]
+    expected: ClassVar[str]
 
     def __init__(self, op: OpRecord) -> None:
+        """Raise DeclarationError if the op can have no such variant."""
+        problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
+        if problem is not None:
+            raise op.declaration.origin().error(
+                DeclarationError,
+                f"the op can have no {self.label} variant: {problem}",
+                expected=self.expected,
+                found=op.declaration.schema.text,
+                do="call the op itself",
+            )
         self.op = op
-        self._expected = Expected(op)
         self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
-        self._public: Callable[..., Any] | None = None  # Any: as above
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -156,12 +103,47 @@ class Variant:
         kernels, derived = self._record.kernels, self._record.declaration.function
         return {name or "default": one.location for name, one in kernels.items() if one.given is not derived}
 
+    def check(self, *, seed: int = 0, raise_on_failure: bool = True) -> Report:
+        """Check on the op's samples that its variants and the op agree.
+
+        Raises:
+            CheckError: they do not.
+        """
+        from custom_autograd.verification import check as checking  # verification is not loaded before it is asked for
+
+        return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
+
+    @property
+    def origin(self) -> Origin:
+        """Return what errors about the variant have in common."""
+        return Origin(f"{self.op.name}.{self.kind}", self.op.declaration.location)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
+        """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
+        record = self.op.variants.get(self.kind)
+        if record is None or not record.has_own_kernels:
+            return self._compose(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            assert record.dispatched is not None
+            return record.dispatched.in_graphs(*args, **kwargs)
+        if transforms.is_transforming():
+            return self._compose(*args, **kwargs)
+        if self._direct is None:
+            self._direct = make_public_call(record)
+        return self._direct(self, *args, **kwargs)
+
+    @abstractmethod
+    def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the op, and copy its results to where they belong."""
+
+    # ------------------------------------------------------------------------------------------ the dispatcher's op
+
     @property
     def _record(self) -> OpRecord:
         """Return what was declared and registered for it; declared now, if it was not.
 
         Raises:
-            DeclarationError: the op can have no such variant, or another op has the name.
+            DeclarationError: the op has containers, or another op has the name.
         """
         found = self._find_record()
         if found is None:
@@ -173,26 +155,27 @@ class Variant:
         found = self.op.variants.get(self.kind)
         return None if found is None or found.library is None else found  # it was taken back
 
-    @Lazy
-    def _problem(self) -> str | None:
-        """Return why the op can have no such variant, or None."""
-        return find_problem(self.op.declaration.schema, self.kind) or _find_container(self.op, self.kind)
-
-    def refuse_if_impossible(self) -> None:
-        """Raise where the op can have no such variant.
-
-        Raises:
-            DeclarationError: it cannot.
-        """
-        if self._problem is not None:
-            raise DeclarationError(
-                self.op.name,
-                f"the op can have no {_LABELS[self.kind]} variant: {self._problem}",
-                expected=_EXPECTED[self.kind],
-                found=self.op.declaration.schema.text,
-                declared=self.op.declaration.location,
-                do="call the op itself",
+    def _declare(self) -> OpRecord:
+        op, name = self.op.declaration, self.op.dispatcher_name.suffixed(SUFFIXES[self.kind])
+        if adapter_of(op).has_containers:
+            raise op.origin().error(
+                DeclarationError,
+                f"the {self.label} variant of an op with containers has neither an overload nor kernels",
+                found=op.schema.text,
+                do="call it: it is the op, then a copy",
             )
+        taken = registry.find_record(str(name))
+        tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
+        compose, schema = functools.partial(self._compose), variant_of(op.schema, self.kind)
+        declaration = Declaration(
+            name, schema, compose, op.location, None, tags, is_reference=False, composition=compose
+        )
+        is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
+        record = declare.define(declaration, Fake(op.location, compose), replace=is_old)
+        record.modules = self.op.modules
+        return record
+
+    # -------------------------------------------------------------------------------------------- kernels of its own
 
     @typing.overload
     def register_kernel(
@@ -230,7 +213,7 @@ class Variant:
             with declare.all_or_nothing():
                 record = self._record
                 is_derived = device_types is None and record.kernels[None].given is record.declaration.function
-                check_call(record.declaration, f"kernel of the {_LABELS[self.kind]} variant", function)
+                check_call(record.declaration, f"kernel of the {self.label} variant", function)
                 guarded = self._guarded(function)
                 kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
             record.has_own_kernels = True
@@ -238,77 +221,98 @@ class Variant:
 
         return decorate if fn is None else decorate(fn)
 
-    def check(self, *, seed: int = 0, raise_on_failure: bool = True) -> Report:
-        """Check on the op's samples that its variants and the op agree.
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a kernel that leaves calls whose tensors do not fit the results to the op and a copy."""
+        run_fake = functools.lru_cache(MOST)(self._run_fake)
 
-        Raises:
-            CheckError: they do not.
-        """
-        from custom_autograd.verification import check as checking  # verification is not loaded before it is asked for
-
-        return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
-
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
-        """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
-        self.refuse_if_impossible()
-        record = self.op.variants.get(self.kind)
-        if record is None or not record.has_own_kernels:
+        @functools.wraps(function)
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            targets, others, keywords = self._split(args, kwargs)
+            if self._fits(targets, others, self._find_results(run_fake, args, keywords)):
+                return function(*args, **kwargs)
             return self._compose(*args, **kwargs)
-        if torch.compiler.is_dynamo_compiling():
-            assert record.dispatched is not None
-            record.dispatched.generate()
-            return record.dispatched.in_graphs(*args, **kwargs)
-        if transforms.is_transforming():
-            return self._compose(*args, **kwargs)
-        if self._direct is None:
-            self._direct = make_public_call(record)
-        return self._direct(self, *args, **kwargs)
 
-    def _call_op(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
-        if torch.compiler.is_dynamo_compiling() or self.op.declaration.schema.may_return_inputs:
-            assert self.op.dispatched is not None
-            self.op.dispatched.generate()
-            return self.op.dispatched.in_graphs(*args, **kwargs)
-        if self._public is None:
-            self._public = make_public_call(self.op)
-        return self._public(self, *args, **kwargs)
+        return kernel
 
-    def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _split(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
+        """Return the tensors to write to, the other arguments, and the keywords of the op itself."""
 
-    def _guarded(self, function: F) -> F:
-        raise NotImplementedError
+    def _fits(self, targets: Sequence[Tensor], others: Sequence[Any], results: Metadata | None) -> bool:
+        """Return True if targets have the metadata and the device of the results, and no element twice in memory."""
+        if results is None:
+            return False
+        like, seen = first_tensor(others), tensors_in(others)
+        for target, (shape, dtype) in zip(targets, results, strict=True):
+            if target.shape != shape or target.dtype != dtype or is_expanded(target):
+                return False
+            if like is not None and target.device != like.device:
+                return False
+            if any(do_overlap(target, other) for other in seen):
+                return False
+            seen.append(target)
+        return True
 
-    def _declare(self) -> OpRecord:
-        self.refuse_if_impossible()
-        op, dispatcher_name = self.op.declaration, self.op.dispatcher_name
-        if adapter_of(op).has_containers:
-            raise DeclarationError(
-                self.op.name,
-                f"the {_LABELS[self.kind]} variant of an op with containers has neither an overload nor kernels",
-                found=op.schema.text,
-                declared=op.location,
-                do="call it: it is the op, then a copy",
+    def _find_results(
+        self, run_fake: Callable[..., Metadata | None], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Metadata | None:
+        """Return the metadata of the op's visible outputs, or None if it depends on data."""
+        rule = self.op.registrations.fake
+        function = self.op.reference() if rule is None else rule.function
+        if function is None:
+            raise self.op.declaration.origin().error(
+                KernelError,
+                "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
+                expected="a fake or a reference of the op",
+                do="register_fake for the op",
             )
-        name = dispatcher_name.suffixed(SUFFIXES[self.kind])
-        taken = registry.find_record(str(name))
-        tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
-        composition = functools.partial(self._compose)
-        declaration = Declaration(
-            name,
-            variant_of(op.schema, self.kind),
-            composition,
-            op.location,
-            None,
-            tags,
-            is_reference=False,
-            composition=composition,
-        )
-        is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        record = declare.define(declaration, Fake(op.location, composition), replace=is_old)
-        record.modules = self.op.modules
-        return record
+        call = function, tuple(kwargs), _specification([*args, *kwargs.values()])
+        try:
+            return run_fake(*call)
+        except TypeError:  # an argument cannot be hashed
+            return self._run_fake(*call)
+
+    def _run_fake(self, function: Callable[..., Any], keywords: Sequence[str], given: Any) -> Metadata | None:
+        values = _without_data(given)
+        count = len(values) - len(keywords)
+        try:
+            with torch.no_grad():
+                result = function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
+        except Exception:  # noqa: BLE001 - a fake that needs data says so with any error; the op itself then runs
+            return None
+        outputs = self.op.declaration.schema.outputs
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if len(results) != len(outputs) or not all(isinstance(one, Tensor) for one in results):
+            return None
+        pairs = zip(outputs, results, strict=True)
+        return tuple((one.shape, one.dtype) for output, one in pairs if not output.is_hidden)
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """Return True if one write to a tensor would change several of its elements."""
+    if tensor.layout != torch.strided:
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _specification(value: Any) -> Any:
+    """Return an argument without the data of its tensors, as what can be hashed."""
+    if isinstance(value, Tensor):
+        return Tensor, value.shape, value.stride(), value.dtype
+    if isinstance(value, (list, tuple)):
+        return list, *map(_specification, value)
+    return type(value), value
+
+
+def _without_data(specification: Any) -> Any:
+    """Return the argument, with tensors on the meta device."""
+    kind, *rest = specification
+    if kind is Tensor:
+        shape, stride, dtype = rest
+        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    return [_without_data(item) for item in rest] if kind is list else rest[0]
 
 
 def _find_container(op: OpRecord, kind: str) -> str | None:
@@ -325,10 +329,3 @@ def _container_in(tree: ArgumentTree, kind: str) -> str:
 def _restore(cls: type[Variant], name: str, modules: str | tuple[str, ...]) -> Variant:
     """Return how a variant is unpickled: by the name of its op, after importing the module that declares it."""
     return cls(declare.find_or_import(name, modules))
-
-
-_LABELS = {INPLACE: "in-place", OUT: "out"}
-_EXPECTED = {
-    INPLACE: "a tensor as first argument and one tensor as output, of new memory",
-    OUT: "outputs that are tensors, of new memory",
-}
