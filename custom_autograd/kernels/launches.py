@@ -1,7 +1,7 @@
-"""Launches of GPU kernels: refused ones, the first of a function, and those that are recorded in a graph.
+"""Launches of GPU kernels: refused ones, and those that are recorded in a graph.
 
-They come from the driver, from Triton and from the compilers that it runs, at the first launch on a device. Exceptions
-that a kernel itself may cause, such as those about memory, are not among them.
+Refusals come from the driver, from Triton and from the compilers that it runs, at the first launch on a device.
+Exceptions that a kernel itself may cause, such as those about memory, are not among them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.messages import first_line
@@ -82,38 +81,6 @@ REASONS = (
         "update the driver, compile with the CUDA toolkit of its version, or register another kernel",
     ),
 )
-
-
-Function = Callable[..., Any]  # Any: what the schema says
-
-
-class FirstLaunch:
-    """Stands for a function of a source until a call of it returns, or is refused.
-
-    first call -> returns -> `succeed` takes what serves the calls from now on
-                  the GPU refuses the code -> `fail` takes the reason, and returns what serves the call instead
-    """
-
-    __slots__ = ("_fail", "_function", "_name", "_succeed")
-
-    def __init__(
-        self, name: str, function: Function, succeed: Callable[[], None], fail: Callable[[KernelUnavailable], Function]
-    ) -> None:
-        self._name, self._function, self._succeed, self._fail = name, function, succeed, fail
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result of the function, or of what is called in its place."""
-        try:
-            result = self._function(*args, **kwargs)
-        except RuntimeError as error:
-            reason = unavailable(self._name, error)
-            if reason is None:
-                raise
-            instead = self._fail(reason)
-        else:
-            self._succeed()
-            return result
-        return instead(*args, **kwargs)
 
 
 _are_recorded: ContextVar[bool] = ContextVar("are_recorded", default=False)

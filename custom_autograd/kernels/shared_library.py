@@ -1,11 +1,11 @@
 """From a C++ or CUDA C++ source to a shared library in the cache: found by its content, else built by one command.
 
 NAME_<hash>.so      hash of all that the library depends on: source, headers, flags, compiler, torch, processor
-NAME_<hash>.sha256  the library's contents; see `intact.py`
-NAME_<hash>.d       hash of where the source is and how it is compiled; lists the files that its last build read
+NAME_<hash>.sha256  the library's contents, by which a damaged file is recognised
+NAME_<hash>.d       hash of where the source is and how it is compiled; the inputs of its last build, as JSON
 
-A library is loaded only if the listed files still give its name, and its contents are those that were built: it is
-neither stale nor damaged. It appears in one step (`os.replace`), and a lock that dies with its process keeps processes
+A library is loaded only if the files of the last build still give its name, its contents are those that were built, and
+no other user can write it. It appears in one step (`os.replace`), and a lock that dies with its process keeps processes
 that start together from building the same thing.
 
 `torch.utils.cpp_extension.load` is not used: it needs ninja on PATH and setuptools, and its lock file outlives a
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import platform
 import re
@@ -24,87 +25,29 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import native_kernels
-from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, Compiler, CppCompiler, run
-from custom_autograd.kernels.dependencies import Record, digest_of, identity, listed_files, read_record, version_of
+from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, CppCompiler, run
 from custom_autograd.kernels.lazy_kernel import thread_lock
 from custom_autograd.kernels.trial import Failure, failure_of
 
-# Files of the kernel cache: put in place whole and in one step, and recognised if they are no longer whole, or ours.
-#
-# A library that was cut short ends the process that loads it (SIGBUS), and one with flipped bytes is loaded without an
-# error. Disks that were full, file systems after a crash and copied home folders have such files. What another user can
-# write runs with this user's rights once it is loaded.
 
-
-DIGEST = ".sha256"
-OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-def install(unfinished: Path, path: Path) -> None:
-    """Move a finished file to its path in one step, once its contents have reached the disk."""
-    unfinished.chmod(stat.S_IMODE(unfinished.stat().st_mode) & ~OF_OTHERS)
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-
-
-def install_library(unfinished: Path, path: Path) -> None:
-    """Move a finished library to its path, and the hash of its contents next to it."""
-    digest = unfinished.with_suffix(DIGEST)
-    digest.write_text(digest_of_contents(unfinished), encoding="ascii")
-    install(digest, path.with_suffix(DIGEST))
-    install(unfinished, path)
-
-
-def is_intact(library: Path) -> bool:
-    """Return True if a library is there, holds what was built, and no other user can write it; 1 ms for 1 MB."""
-    try:
-        is_same = library.with_suffix(DIGEST).read_bytes() == digest_of_contents(library).encode()
-        return is_same and not why_unsafe(library)
-    except OSError:
-        return False
-
-
-def require_safe(folder: Path) -> None:
-    """Check that no other user can put a library into a folder."""
-    reason = why_unsafe(folder)
-    if reason:
-        raise PermissionError(errno.EPERM, f"libraries of this folder may be another user's: {reason}", str(folder))
-
-
-def why_unsafe(path: Path) -> str:
-    """Return why another user, other than root, can change a file or a folder; empty if none can."""
-    status = path.stat()
-    if not hasattr(os, "getuid"):  # Windows, where nothing is built
-        return ""
-    if status.st_uid not in (os.getuid(), 0):
-        return f"it belongs to the user with the id {status.st_uid}, and this process runs as {os.getuid()}"
-    writers = stat.S_IMODE(status.st_mode) & OF_OTHERS
-    return f"its mode {stat.S_IMODE(status.st_mode):04o} lets others write to it; chmod go-w" if writers else ""
-
-
-def digest_of_contents(file: Path) -> str:
-    """Return the hash of what a file holds."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None = None) -> tuple[str, Path]:
+def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | None = None) -> tuple[str, Path]:
     """Return the library of a source, from the cache or newly built.
 
     Returns:
         The namespace in which the source registers its functions, and the library's path.
     """
+    source = source.absolute()
     try:
-        build = Build(source.absolute(), tuple(flags), compiler or CPP, cache_folder())
+        build = Build(source, tuple(flags), compiler or CppCompiler(), cache_folder())
         name = build.recorded()
         if name is None:
             build.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,9 +55,27 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: Compiler | None 
             with thread_lock(str(lock_file)), lock(lock_file):
                 name = build.recorded() or build.made()
     except OSError as error:
-        advice = NO_SOURCE if is_missing(source, error) else ANOTHER_CACHE
+        is_missing = error.errno == errno.ENOENT and str(error.filename) == str(source)
+        advice = NO_SOURCE if is_missing else ANOTHER_CACHE
         raise KernelUnavailable(source.name, "the kernel cannot be built", found=str(error), do=advice) from error
     return name, build.folder / f"{name}.so"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Inputs of the last build of a source.
+
+    Attributes:
+        library: the name of the library that was made.
+        files: every file that the preprocessor read: the source, and headers, those of torch and the system too.
+        programs: path, size and time of each program that compiles.
+        version: what these programs say that they are.
+    """
+
+    library: str
+    files: list[str]
+    programs: list[list[str]]
+    version: str
 
 
 @dataclass(frozen=True)
@@ -123,7 +84,7 @@ class Build:
 
     source: Path
     further: tuple[str, ...]
-    compiler: Compiler
+    compiler: CppCompiler
     folder: Path
 
     def stem(self) -> str:
@@ -140,25 +101,24 @@ class Build:
         Raises:
             PermissionError: another user can write to the folder.
         """
-        if self.folder.exists():
-            require_safe(self.folder)
-        record = read_record(self._record())
-        if record is None or identity(self.compiler, self.source) not in (None, record.programs):
-            return None
+        if self.folder.exists() and (reason := why_unsafe(self.folder)):
+            reason = f"libraries of this folder may be another user's: {reason}"
+            raise PermissionError(errno.EPERM, reason, str(self.folder))
         try:
-            name = self._name(record.files, record.version)
-        except (OSError, ValueError):  # a header has gone, or a damaged record lists what is not a path
+            record = Record(**json.loads(self._record().read_text(encoding="utf-8")))
+            name = self._name([str(file) for file in record.files], record.version)
+        except (OSError, ValueError, TypeError):  # a header has gone, or there is no record, or a damaged one
             return None
-        return name if name == record.library and is_intact(self.folder / f"{name}.so") else None
+        if name != record.library or self._programs() not in (None, record.programs):
+            return None
+        return name if is_intact(self.folder / f"{name}.so") else None
 
     def made(self) -> str:
         """Build the library unless it is there and intact, record what it used, and return its name."""
         self._remove_leftovers()
         with tempfile.TemporaryDirectory(prefix=LEFTOVER, dir=self.folder) as empty:
             for _ in range(ATTEMPTS):
-                command = self._command()
-                programs = identity(self.compiler, self.source) or []
-                version = version_of(self.compiler, self.source)
+                command, programs, version = self._command(), self._programs() or [], self._version()
                 files = self._files(command, Path(empty, "files.d"))
                 name = self._name(files, version)
                 unfinished, path = Path(empty, f"{name}.so"), self.folder / f"{name}.so"
@@ -169,13 +129,29 @@ class Build:
                 if failure is not None:
                     raise failure
                 if not is_built:
-                    install_library(unfinished, path)
-                install(Record(name, files, programs, version).write(Path(empty, "record")), self._record())
+                    contents = unfinished.read_bytes()
+                    install(hashlib.sha256(contents).hexdigest().encode(), path.with_suffix(DIGEST), empty)
+                    install(contents, path, empty)
+                record = Record(name, files, programs, version)
+                install(json.dumps(asdict(record)).encode(), self._record(), empty)
                 return name
         raise OSError(f"{self.source} or a header of it changed {ATTEMPTS} times while it was compiled")
 
     def _record(self) -> Path:
         return self.folder / f"{self.stem()}.d"
+
+    def _programs(self) -> list[list[str]] | None:
+        """Return path, size and time of each program that compiles; None if there is no compiler."""
+        try:
+            names = self.compiler.programs(self.source)
+        except KernelUnavailable:
+            return None
+        return [described(os.path.realpath(shutil.which(name) or name)) for name in names]
+
+    def _version(self) -> str:
+        """Return what the programs that compile say that they are; of one that is missing, the other will say so."""
+        names = self.compiler.programs(self.source)
+        return "\n".join(run([name, "--version"]).stdout for name in names if shutil.which(name))
 
     def _how(self) -> tuple[str, ...]:
         return repr(self.further), self.compiler.fingerprint(), torch.__version__, str(TORCH), processor()
@@ -224,7 +200,7 @@ class Build:
         return KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
     def _silent(self, tried: Sequence[str]) -> KernelUnavailable:
-        compiler = version_of(self.compiler, self.source).partition("\n")[0] or self.compiler.find(self.source)[0]
+        compiler = self._version().partition("\n")[0] or self.compiler.find(self.source)[0]
         problem = "an exception that the kernel raises does not arrive in Python, and may end a process"
         expected = "a library whose exceptions torch can catch"
         found = "\n             ".join([f"{compiler}, torch {torch.__version__}", *tried])
@@ -241,6 +217,77 @@ def hashed(source: Path, *parts: str) -> str:
     """Return a source's name and a hash of what else there is to tell."""
     digest = hashlib.sha256(repr(parts).encode())
     return f"{re.sub('[^0-9A-Za-z]+', '_', source.stem)}_{digest.hexdigest()[:20]}"
+
+
+def digest_of(files: Iterable[str]) -> str:
+    """Return a hash of what files hold.
+
+    Of what torch or the system installed it takes size and time: these are some 450 files, which take 15 ms to read.
+    """
+    digest = hashlib.sha256()
+    for file in files:
+        if file.startswith(INSTALLED):
+            status = os.stat(file)
+            digest.update(repr((file, status.st_size, status.st_mtime_ns)).encode())
+        else:
+            digest.update(hashlib.sha256(Path(file).read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def described(program: str) -> list[str]:
+    """Return a program's path, size and time."""
+    try:
+        status = os.stat(program)
+    except OSError:
+        return [program, "is not there"]
+    return [program, str(status.st_size), str(status.st_mtime_ns)]
+
+
+def listed_files(text: str, flags: Sequence[str]) -> list[str]:
+    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags.
+
+    Their order is that of the preprocessor: the same contents in another order are another library.
+    """
+    _, _, names = text.replace("\\\n", " ").partition(": ")
+    words = [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in re.split(r"(?<!\\)\s+", names) if word]
+    return [os.path.join(os.getcwd(), word) for word in (*words, *flags) if os.path.isfile(word)]
+
+
+# Files of the cache are put in place whole and in one step, and recognised if they are no longer whole, or ours. A
+# library that was cut short ends the process that loads it (SIGBUS), and one with flipped bytes is loaded without an
+# error. Disks that were full, file systems after a crash and copied home folders have such files. What another user can
+# write runs with this user's rights once it is loaded.
+
+
+def install(contents: bytes, path: Path, folder: str) -> None:
+    """Put a file in place in one step, once its contents have reached the disk."""
+    unfinished = Path(folder, "unfinished")
+    with unfinished.open("wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.chmod(stat.S_IMODE(unfinished.stat().st_mode) & ~OF_OTHERS)
+    os.replace(unfinished, path)
+
+
+def is_intact(library: Path) -> bool:
+    """Return True if a library is there, holds what was built, and no other user can write it; 1 ms for 1 MB."""
+    try:
+        digest = hashlib.sha256(library.read_bytes()).hexdigest()
+        return library.with_suffix(DIGEST).read_bytes() == digest.encode() and not why_unsafe(library)
+    except OSError:
+        return False
+
+
+def why_unsafe(path: Path) -> str:
+    """Return why another user, other than root, can change a file or a folder; empty if none can."""
+    status = path.stat()
+    if not hasattr(os, "getuid"):  # Windows, where nothing is built
+        return ""
+    if status.st_uid not in (os.getuid(), 0):
+        return f"it belongs to the user with the id {status.st_uid}, and this process runs as {os.getuid()}"
+    writers = stat.S_IMODE(status.st_mode) & OF_OTHERS
+    return f"its mode {stat.S_IMODE(status.st_mode):04o} lets others write to it; chmod go-w" if writers else ""
 
 
 def cache_folder() -> Path:
@@ -269,11 +316,6 @@ def expanded(folder: str, source: str) -> Path:
         raise FileNotFoundError(f"{source}, and the user {user} has no home folder") from error
 
 
-def is_missing(source: Path, error: OSError) -> bool:
-    """Return True if the error is that there is no source."""
-    return error.errno == errno.ENOENT and str(error.filename) == str(source.absolute())
-
-
 def processor() -> str:
     """Return what -march=native depends on; a home folder may be shared by machines that differ."""
     try:
@@ -294,11 +336,8 @@ def lock(path: Path) -> Iterator[None]:
 
     # Record locks, not flock: a child forked in another thread does not inherit them.
     with path.open("w", encoding="utf-8") as file:
-        try:
+        with suppress(OSError):
             fcntl.lockf(file, fcntl.LOCK_EX)
-        except OSError:
-            yield
-            return
         yield
 
 
@@ -314,7 +353,9 @@ def indented(lines: Sequence[str]) -> str:
     return "\n".join(f"             {line[:160]}" for line in lines[:12])
 
 
-CPP: Compiler = CppCompiler()
+DIGEST = ".sha256"
+OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+INSTALLED = (f"{TORCH}{os.sep}", "/usr/include/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda")
 LEFTOVER = "build-"
 ATTEMPTS = 3
 NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"

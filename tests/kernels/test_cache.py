@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, cpp_kernel
-from custom_autograd.kernels.shared_library import CPP, Build, find_or_build
+from custom_autograd.kernels.compilers import CppCompiler
+from custom_autograd.kernels.shared_library import Build, find_or_build
 from slow_cases import slow_but_every
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
@@ -167,7 +168,7 @@ RECORDS = {
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_a_damaged_record_is_written_again(record: str, source: Path, cache: Path) -> None:
     find_or_build(source, ())
-    path = cache / f"{Build(source, (), CPP, cache).stem()}.d"
+    path = cache / f"{Build(source, (), CppCompiler(), cache).stem()}.d"
     written = path.read_bytes()
     programs = written[written.index(b'"programs"') : written.index(b', "version"')].decode()
     path.write_bytes(record.replace('"programs": []', programs).encode(errors="surrogateescape"))

@@ -340,7 +340,7 @@ import pathlib
 from custom_autograd.kernels import shared_library as library
 folder = pathlib.Path(sys.argv[1]).parent / "cache" / "kernels"
 folder.mkdir(parents=True)
-held = folder / (library.Build(kernel.source, (), library.CPP, folder).stem() + ".lock")
+held = folder / (library.Build(kernel.source, (), library.CppCompiler(), folder).stem() + ".lock")
 with library.lock(held):
     print("held", flush=True)
     input()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, compilers, cpp_kernel
+from custom_autograd.kernels.cuda import CudaCompiler
 from custom_autograd.kernels.trial import Failure, failure_of
 from custom_autograd.native.library import build_library
 
@@ -190,7 +191,7 @@ def test_nvcc_links_a_runtime_whose_path_has_spaces_and_commas(tmp_path):
     command = ["c++", "-x", "c", "-shared", "-fPIC", "-Wl,-soname,libruntime.so.6", "-o", str(runtime), "-"]
     subprocess.run(command, input="int of_runtime(void) { return 1; }", text=True, check=True)
     source.write_text('extern "C" int of_runtime(); int one() { return of_runtime(); }')
-    words = ["nvcc", "-shared", "-Xcompiler=-fPIC", compilers.CudaCompiler().as_input(str(runtime))]
+    words = ["nvcc", "-shared", "-Xcompiler=-fPIC", CudaCompiler().as_input(str(runtime))]
     subprocess.run([*words, "-o", str(made), str(source)], check=True)
 
     assert b"libruntime.so.6" in made.read_bytes()

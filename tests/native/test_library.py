@@ -267,8 +267,8 @@ def test_a_compiler_ends_with_the_process_that_started_it(tmp_path, end):
     code = f"""
         from pathlib import Path
         call()
-        from custom_autograd.kernels.compilers import _commands
-        while not (Path({str(started)!r}).exists() and _commands.running):  # there from when it is watched
+        from custom_autograd.kernels.compilers import _watchers
+        while not (Path({str(started)!r}).exists() and _watchers):  # there from when it is watched
             pass
         import os, signal
         {end}
