@@ -3,7 +3,7 @@
 kernel = cpp_kernel(Path(__file__).with_suffix(".cpp"), "rms_norm", fallback=reference)
 
 first call -> library in the cache? -> load -> kernel(...) from now on
-              no -> build (see `library.py`) -> load
+              no -> build (see `shared_library.py`) -> load
                     cannot be built -> one warning, then fallback(...) from now on
 """
 
@@ -22,9 +22,10 @@ from torch import Tensor
 
 from custom_autograd.core.devices import devices_of, error_of_devices
 from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
+from custom_autograd.core.locks import thread_lock
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.kernels import native_kernels
-from custom_autograd.kernels.lazy_kernel import LazyKernel, thread_lock
+from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.kernels.native_kernels import Operator
 from custom_autograd.schema.arguments import error_of_type
 from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema
@@ -38,15 +39,11 @@ LITERAL_OR_COMMENT = re.compile(
 )
 REGISTRATION = re.compile(r'\bdef\s*\(\s*((?:"\d+"\s*)+)')
 """`m.def("schema" ...`, where a number stands for what each literal holds."""
-
-
-def find_definition(source: Path, function: str) -> str | None:
-    """Return the schema of a function without its name, `(Tensor x) -> Tensor`; None if the text does not show it."""
-    return definitions_in(source).get(function)
+HOST = "all tensors on one device; arguments of the function that are on the CPU are named with host="
 
 
 def definitions_in(source: Path) -> dict[str, str]:
-    """Return the schemas that the text of a source shows, by function; arguments and errors as above."""
+    """Return the schemas that the text of a source shows, by function and without its name: `(Tensor x) -> Tensor`."""
     literals: list[str] = []
 
     def numbered(token: re.Match[str]) -> str:
@@ -64,35 +61,6 @@ def definitions_in(source: Path) -> dict[str, str]:
         if bracket:
             found.setdefault(name.strip(), " ".join(f"({rest}".split()))
     return found
-
-
-HOST = "all tensors on one device; arguments of the function that are on the CPU are named with host="
-
-
-class OneDevice:
-    """Calls a function of a source that has kernels for other devices than the CPU.
-
-    Native code calls them without this: only with tensors on one device, and leaves any other call to Python.
-    """
-
-    __slots__ = ("_function", "_host", "_names", "_origin")
-
-    def __init__(self, function: Callable[..., Any], origin: Origin, names: Sequence[str], host: Sequence[str]) -> None:
-        """Wrap the function."""
-        unknown = [name for name in host if name not in names]
-        if unknown:
-            problem = f"host= names {unknown[0]!r}, which is not an argument of the function"
-            raise origin.error(KernelError, problem, expected=quote(names), do=advise(unknown[0], names))
-        self._function, self._origin, self._names, self._host = function, origin, names, frozenset(host)
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
-        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
-        fixed = {name: value for name, value in given.items() if name not in self._host or not _is_on_cpu(value)}
-        error = error_of_devices(self._origin, fixed, HOST)
-        if error is not None:
-            raise error
-        return self._function(*args, **kwargs)
 
 
 def _is_on_cpu(value: Any) -> bool:  # Any: an argument
@@ -134,8 +102,7 @@ def cpp_kernel(
         >>> kernel.source.name
         'file.cpp'
     """
-    taken = words(function, flags), words(function, host, "host", "['offsets']")
-    return CppKernel(Path(source).absolute(), function, fallback, *taken)
+    return CppKernel(source, function, fallback, flags, host)
 
 
 class CppKernel(LazyKernel):
@@ -152,23 +119,27 @@ class CppKernel(LazyKernel):
 
     def __init__(
         self,
-        source: Path,
+        source: str | os.PathLike[str],
         function: str,
         fallback: Callable[..., Any] | None,
-        flags: tuple[str, ...],
-        host: tuple[str, ...] = (),
+        flags: Sequence[str],
+        host: Sequence[str] = (),
     ) -> None:
         super().__init__(function, fallback)
-        self.source = source
+        self.source = Path(source).absolute()
         self.function = function
         self.operator: Operator | None = None
-        self.flags = flags
-        self.host = host
+        self.flags = words(function, flags, "flags", "['-O2', '-Iinclude']")
+        self.host = words(function, host, "host", "['offsets']")
 
     @property
     def written_in(self) -> str:
         """Return the source and the function, for messages."""
         return f"{self.source.name}, '{self.function}'"
+
+    @property
+    def _origin(self) -> Origin:
+        return Origin(self.source.name, str(self.source))
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -178,7 +149,7 @@ class CppKernel(LazyKernel):
             AttributeError: the text of the source does not show them.
         """
         try:
-            definition = find_definition(self.source, self.function)
+            definition = definitions_in(self.source).get(self.function)
             arguments = parse_schema(f"{self.function}{definition}")[0] if definition else None
         except (OSError, RuntimeError) as error:  # they are shown when the source is built
             raise AttributeError(str(error)) from error
@@ -210,10 +181,10 @@ class CppKernel(LazyKernel):
 
     def _misfit(self, error: RuntimeError) -> KernelError | None:
         """Return the error of a call that does not fit the schema, or of a schema that does not fit the function."""
-        origin, text = Origin(self.source.name, str(self.source)), str(error)
+        text = str(error)
         boxed = re.search(r"Registered schema has (\d+ \w+), but the kernel to box has (\d+)", text)
         if boxed is not None:
-            return origin.error(
+            return self._origin.error(
                 KernelUnavailable,
                 f"the C++ function behind '{self.function}' does not take what its schema declares",
                 expected=f'{boxed[1]}, as in m.def("{self.function}(...)")',
@@ -221,11 +192,11 @@ class CppKernel(LazyKernel):
                 do="give the function a parameter or a result for each of the schema, in order",
             )
         operator = self.operator.name if self.operator is not None else ""
-        told = error_of_type(origin, operator, error)
+        told = error_of_type(self._origin, operator, error)
         if told is not None or not operator or not text.startswith(f"{operator}() "):
             return told
         found, _, declared = text.removeprefix(f"{operator}() ").partition(" Declaration: ")
-        return origin.error(
+        return self._origin.error(
             KernelError,
             f"'{self.function}' does not take these arguments",
             expected=declared.replace(operator, self.function),
@@ -240,12 +211,11 @@ class CppKernel(LazyKernel):
         unserved = next((one for one, key in types.items() if one != "meta" and key not in keys), None)
         if not keys or unserved is None:
             return None
-        return KernelError(
-            self.source.name,
+        return self._origin.error(
+            KernelError,
             f"'{self.function}' has no kernel for device type {unserved!r}",
             expected=f"tensors whose dispatch key is {quote(keys)}",
             found=f"{unserved!r}, whose dispatch key is '{types[unserved]}'",
-            declared=str(self.source),
             do=f"add STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, {types[unserved]}, m) to the source, "
             f"or register another kernel of the op for {unserved!r}",
         )
@@ -287,10 +257,29 @@ class CppKernel(LazyKernel):
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
-        if {key for key, _ in addresses} <= {"CPU"}:
-            return self._served(overload, operator)
-        origin, names = Origin(self.source.name, str(self.source)), argument_names(operator.name)
-        return self._served(OneDevice(overload, origin, names, self.host), operator)
+        is_for_cpu = {key for key, _ in addresses} <= {"CPU"}
+        return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)
+
+    def _on_one_device(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+        """Return a function that raises for tensors on several devices.
+
+        Native code calls the operator without it: only with tensors on one device, and leaves other calls to Python.
+        """
+        origin, names, host = self._origin, argument_names(operator.name), frozenset(self.host)
+        unknown = next((name for name in self.host if name not in names), None)
+        if unknown is not None:
+            problem = f"host= names {unknown!r}, which is not an argument of the function"
+            raise origin.error(KernelError, problem, expected=quote(names), do=advise(unknown, names))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            fixed = {name: value for name, value in given.items() if name not in host or not _is_on_cpu(value)}
+            error = error_of_devices(origin, fixed, HOST)
+            if error is not None:
+                raise error
+            return function(*args, **kwargs)
+
+        return call
 
     def _served(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
         """Return what serves the calls: the function; native code calls it too, from now on."""
@@ -303,9 +292,7 @@ class CppKernel(LazyKernel):
             native_kernels.offer(self, operator)
 
 
-def words(
-    function: str, given: Sequence[str], option: str = "flags", example: str = "['-O2', '-Iinclude']"
-) -> tuple[str, ...]:
+def words(function: str, given: Sequence[str], option: str, example: str) -> tuple[str, ...]:
     """Return the words of an option, such as flags for a compiler."""
     if isinstance(given, str) or not all(isinstance(word, str) for word in given):
         expected, do = "a sequence of str, one for each word", f"give each word as an item: {option}={example}"

@@ -13,7 +13,7 @@ import torch
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.compilers import SEARCHED, TORCH, CppCompiler, words_of
-from custom_autograd.kernels.cpp import CppKernel, words
+from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.launches import unavailable
 from custom_autograd.kernels.native_kernels import Operator
 from custom_autograd.kernels.shared_library import find_or_build
@@ -54,8 +54,7 @@ def cuda_kernel(
         >>> kernel.source.name
         'file.cu'
     """
-    taken = words(function, flags), words(function, host, "host", "['offsets']")
-    return CudaKernel(Path(source).absolute(), function, fallback, *taken)
+    return CudaKernel(source, function, fallback, flags, host)
 
 
 class CudaKernel(CppKernel):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 from custom_autograd.core.locations import stacklevel_of_caller
+from custom_autograd.core.locks import ThreadLock
 
 
 class LazyKernel(ABC):
@@ -62,7 +60,7 @@ class LazyKernel(ABC):
     def _without(self, reason: KernelUnavailable) -> Callable[..., Any]:
         """Return the fallback, or what raises the reason at every call."""
         self.unavailable_because = str(reason)
-        return Refusal(str(reason)) if self.fallback is None else self.fallback
+        return self._refuse if self.fallback is None else self.fallback
 
     def _warn(self, reason: KernelUnavailable) -> None:
         """Warn that the fallback runs; without the lock: who shows a warning may call kernels, and may raise."""
@@ -70,53 +68,6 @@ class LazyKernel(ABC):
             text = f"{reason}\n  meanwhile  '{self._name}' runs in its fallback, more slowly"
             warnings.warn(text, KernelWarning, stacklevel=stacklevel_of_caller())
 
-
-class Refusal:
-    """Raises why a kernel is not available, at every call."""
-
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> None:  # Any: whatever the kernel would have been given
-        """Raise the reason."""
-        raise KernelUnavailable(self.reason)
-
-
-class ThreadLock:
-    """A lock between threads that its holder may take again, and that is free in a forked child.
-
-    Whoever held it at the fork is not there. A holder takes it again where a finalizer calls the kernel.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Make it free, whoever holds it."""
-        self._lock = threading.RLock()
-
-
-def thread_lock(name: str) -> ThreadLock:
-    """Return the lock of that name."""
-    return NAMED.setdefault(name, ThreadLock())
-
-
-def renew_locks() -> None:
-    """Free every lock, in a forked child."""
-    for lock in LOCKS:
-        lock.renew()
-
-
-LOCKS: weakref.WeakSet[ThreadLock] = weakref.WeakSet()
-NAMED: dict[str, ThreadLock] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew_locks)
+    def _refuse(self, /, *args: Any, **kwargs: Any) -> None:
+        """Raise why the kernel cannot be made here, at every call."""
+        raise KernelUnavailable(self.unavailable_because)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+from custom_autograd.core.locks import ThreadLock
 from custom_autograd.frozen_dataclass import dataclass
 
 SLOTS = ("_native", "_vectorcall")
@@ -33,7 +32,7 @@ class Operator:
 
 Server = Callable[[object, Operator], None]
 
-_lock = threading.RLock()  # a finalizer may load a kernel while it is held
+_lock = ThreadLock()  # which a finalizer that loads a kernel takes again
 _offered: weakref.WeakKeyDictionary[object, Operator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
 _library: Path | None = None
@@ -61,13 +60,3 @@ def serve_by(server: Server, library: Path | None = None) -> None:
         offered = list(_offered.items())
     for kernel, operator in offered:
         server(kernel, operator)
-
-
-def renew_lock() -> None:
-    """Replace the lock in a forked child: a thread of the parent may have held it."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew_lock)

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
-from custom_autograd.kernels.lazy_kernel import LazyKernel, ThreadLock
+from custom_autograd.core.locks import ThreadLock
+from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.kernels.numpy import argument_names, kernel_name, leaves, to_arrays, to_tensors
 
 PARALLEL = ThreadLock()

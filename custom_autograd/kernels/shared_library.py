@@ -33,9 +33,9 @@ from pathlib import Path
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.locks import thread_lock
 from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, CppCompiler, run
-from custom_autograd.kernels.lazy_kernel import thread_lock
 from custom_autograd.kernels.trial import Failure, failure_of
 
 

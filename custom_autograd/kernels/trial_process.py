@@ -25,25 +25,20 @@ def main(folder: str, path: str, native: str = "") -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     library = None
     with contextlib.suppress(OSError):  # why it cannot be loaded is said where it is loaded for use
-        libraries = [load(found) for found in pathlib.Path(folder).glob("libtorch.*")]
+        libraries = [ctypes.CDLL(str(found)) for found in pathlib.Path(folder).glob("libtorch.*")]
         with contextlib.suppress(OSError):  # only native calls need it
-            libraries += [load(found) for found in pathlib.Path(folder).glob("libtorch_python.*")]
+            libraries += [ctypes.CDLL(str(found)) for found in pathlib.Path(folder).glob("libtorch_python.*")]
         print(BEGUN, flush=True)
-        library = load(path)
+        library = ctypes.CDLL(path)
     print(LOADED, flush=True)
     kernel = getattr(library, "custom_autograd_raise", None)
     is_lost = kernel is not None and not (arrives_by_dispatcher(kernel, folder) and arrives_natively(kernel, native))
     print(LOST if is_lost else ARRIVED, flush=True)
 
 
-def load(path: str | pathlib.Path) -> ctypes.CDLL:
-    """Load a library into this process."""
-    return ctypes.CDLL(str(path))
-
-
 def arrives_by_dispatcher(kernel: object, folder: str) -> bool:
     """Return True if the exception of a kernel arrives where the dispatcher was asked to call it."""
-    torch = load(next(pathlib.Path(folder).glob("libtorch_cpu.*")))
+    torch = ctypes.CDLL(str(next(pathlib.Path(folder).glob("libtorch_cpu.*"))))
     definitions, kernels = ctypes.c_void_p(), ctypes.c_void_p()
     torch.aoti_torch_library_init_fragment(SPACE, b"trial", 0, ctypes.byref(definitions))
     torch.aoti_torch_library_def(definitions, b"raises(int number) -> int")
@@ -58,7 +53,7 @@ def arrives_natively(kernel: object, native: str) -> bool:
     if not native:
         return True
     try:
-        catches = load(native).custom_autograd_catches
+        catches = ctypes.CDLL(native).custom_autograd_catches
     except (OSError, AttributeError):  # it has gone, or does not fit this torch: calls are not native then
         return True
     return bool(catches(kernel, ctypes.c_uint64(NUMBER)))

@@ -50,7 +50,7 @@ class TritonKernel:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:  # Any: Triton's grids are tuples or callables
         """Return the kernel on a grid, as Triton spells it; its launch is recorded where a graph inlines the op.
 
-        A launch raises KernelUnavailable if the kernel cannot run here: see refused_launches.py.
+        A launch raises KernelUnavailable if the kernel cannot run here: see launches.py.
 
         Raises:
             KernelUnavailable: Triton is not installed.

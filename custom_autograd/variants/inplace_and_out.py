@@ -52,14 +52,14 @@ class InplaceVariant(Variant):
         if not isinstance(given, Tensor):
             problem = f"'{name}' is not a tensor to write to"
             raise self.origin.error(KernelError, problem, expected="a tensor", found=show(given))
-        refuse_expanded(self.origin, name, given)
+        _refuse_expanded(self.origin, name, given)
         _refuse_leaf(self.origin, name, given)
         if _is_kept_for_backward(self.op, given, args, kwargs):
             kept = given.clone()  # what backward saves must not be written to
             leaves, structure = flatten_tree((args, kwargs))
             args, kwargs = unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
-        result = call_op(self.op, args, kwargs)
-        refuse_cast(self.origin, name, given, result)
+        result = _call_op(self.op, args, kwargs)
+        _refuse_cast(self.origin, name, given, result)
         if result.shape != given.shape:
             raise self.origin.error(
                 KernelError,
@@ -70,11 +70,6 @@ class InplaceVariant(Variant):
             )
         given.copy_(result)
         return given
-
-    def _split(
-        self, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
-        return args[:1], [*args[1:], *kwargs.values()], kwargs
 
 
 class OutVariant(Variant):
@@ -121,11 +116,11 @@ class OutVariant(Variant):
         schema = self.op.declaration.schema
         targets = {name: kwargs.pop(name) for name in out_names(schema)}
         self._refuse(targets, [*args, *kwargs.values()])
-        result = call_op(self.op, args, kwargs)
+        result = _call_op(self.op, args, kwargs)
         results = result if isinstance(result, tuple) else (result,)
         unfit = []
         for (name, target), one in zip(targets.items(), results, strict=True):
-            refuse_cast(self.origin, name, target, one)
+            _refuse_cast(self.origin, name, target, one)
             if one.shape != target.shape:
                 self._refuse_shape(name, target, one)
                 unfit.append((target, one))
@@ -147,7 +142,7 @@ class OutVariant(Variant):
             if not isinstance(target, Tensor):
                 problem = f"'{name}' is not a tensor"
                 raise self.origin.error(KernelError, problem, expected="a tensor", found=type(target).__name__)
-            refuse_expanded(self.origin, name, target)
+            _refuse_expanded(self.origin, name, target)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in([*targets.values(), *values])):
             raise self.origin.error(
                 GradientError,
@@ -166,15 +161,8 @@ class OutVariant(Variant):
                 do=f"give '{name}' that shape, or resize it to zero elements",
             )
 
-    def _split(
-        self, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
-        names = out_names(self.op.declaration.schema)
-        keywords = {name: value for name, value in kwargs.items() if name not in names}
-        return [kwargs[name] for name in names], [*args, *keywords.values()], keywords
 
-
-def call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema says
+def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema says
     """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher.
 
     In-place and out= operations do not take part in autocast, PyTorch's own neither.
@@ -182,7 +170,7 @@ def call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  
     for device in op.registrations.autocast:
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):
-                return call_op(op, args, kwargs)
+                return _call_op(op, args, kwargs)
     if torch.compiler.is_dynamo_compiling() or op.declaration.schema.may_return_inputs:
         assert op.dispatched is not None
         return op.dispatched.in_graphs(*args, **kwargs)
@@ -206,7 +194,7 @@ def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwar
     return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
 
 
-def refuse_expanded(origin: Origin, name: str, tensor: Tensor) -> None:
+def _refuse_expanded(origin: Origin, name: str, tensor: Tensor) -> None:
     """Raise if one write to a tensor would change several of its elements."""
     if is_expanded(tensor):
         raise origin.error(
@@ -218,7 +206,7 @@ def refuse_expanded(origin: Origin, name: str, tensor: Tensor) -> None:
         )
 
 
-def refuse_cast(origin: Origin, name: str, target: Tensor, result: Tensor) -> None:
+def _refuse_cast(origin: Origin, name: str, target: Tensor, result: Tensor) -> None:
     """Raise for another device, and for a dtype that cannot be cast, by PyTorch's rule."""
     if result.device != target.device:
         raise origin.error(

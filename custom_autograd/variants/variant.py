@@ -27,7 +27,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Fake
 from custom_autograd.registration.rules import check_call
-from custom_autograd.schema.schema import INPLACE, SUFFIXES, Schema, find_problem, variant_of
+from custom_autograd.schema.schema import INPLACE, OUT, SUFFIXES, Schema, find_problem, out_names, variant_of
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import HANDED_BACK, OpOverload
 from custom_autograd.values.tensors import do_overlap, first_tensor, tensors_in
@@ -223,22 +223,20 @@ class Variant(ABC):
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel that leaves calls whose tensors do not fit the results to the op and a copy."""
-        run_fake = functools.lru_cache(MOST)(self._run_fake)
+        run_fake, names = functools.lru_cache(MOST)(self._run_fake), out_names(self.op.declaration.schema)
 
         @functools.wraps(function)
         def kernel(*args: Any, **kwargs: Any) -> Any:
-            targets, others, keywords = self._split(args, kwargs)
-            if self._fits(targets, others, self._find_results(run_fake, args, keywords)):
+            targets, others, keywords = args[:1], args[1:], kwargs
+            if self.kind == OUT:
+                targets, others = tuple(kwargs[name] for name in names), args
+                keywords = {name: value for name, value in kwargs.items() if name not in names}
+            results = self._find_results(run_fake, args, keywords)
+            if self._fits(targets, [*others, *keywords.values()], results):
                 return function(*args, **kwargs)
             return self._compose(*args, **kwargs)
 
         return kernel
-
-    @abstractmethod
-    def _split(
-        self, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[Tensor], Sequence[Any], dict[str, Any]]:
-        """Return the tensors to write to, the other arguments, and the keywords of the op itself."""
 
     def _fits(self, targets: Sequence[Tensor], others: Sequence[Any], results: Metadata | None) -> bool:
         """Return True if targets have the metadata and the device of the results, and no element twice in memory."""
@@ -275,10 +273,10 @@ class Variant(ABC):
             return self._run_fake(*call)
 
     def _run_fake(self, function: Callable[..., Any], keywords: Sequence[str], given: Any) -> Metadata | None:
-        values = _without_data(given)
-        count = len(values) - len(keywords)
         try:
             with torch.no_grad():
+                values = _without_data(given)
+                count = len(values) - len(keywords)
                 result = function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
         except Exception:  # noqa: BLE001 - a fake that needs data says so with any error; the op itself then runs
             return None

@@ -12,7 +12,7 @@ from torch import Tensor
 from custom_autograd import GradientError, GradientUnavailable, RegistrationError, Sample, custom_op
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import KernelWarning, cpp_kernel
-from custom_autograd.kernels.cpp import find_definition
+from custom_autograd.kernels.cpp import definitions_in
 from custom_autograd.native.loading import library
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
@@ -477,7 +477,7 @@ class TestDefinitions:
     def found(self, tmp_path: Path, text: str, function: str = "f") -> str | None:
         file = tmp_path / "source.cpp"
         file.write_text(text)
-        return find_definition(file, function)
+        return definitions_in(file).get(function)
 
     @pytest.mark.parametrize(
         "text",
@@ -507,4 +507,4 @@ class TestDefinitions:
         registered = [(file, name) for file in files for name in re.findall(r'm\.def\(\s*"(\w+)', file.read_text())]
 
         assert len(registered) > 20
-        assert [] == [name for file, name in registered if not (find_definition(file, name) or "").startswith("(")]
+        assert [] == [name for file, name in registered if not definitions_in(file).get(name, "").startswith("(")]
