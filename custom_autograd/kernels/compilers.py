@@ -1,4 +1,4 @@
-"""The C++ compiler of kernel sources: which command compiles a file, what its library depends on, and running it."""
+"""The programs that a build runs: the C++ compiler, and the trial of a new library in another process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.kernels import trial_process
+from custom_autograd.kernels.trial_process import ARRIVED, BEGUN, LOADED
 
 LONGEST_BUILD = 600  # seconds
 
@@ -182,6 +187,48 @@ def loaded_runtime() -> list[str]:
     return [path for path in paths if os.path.isfile(path)]
 
 
+# What C++ throws while a library is loaded cannot be caught: a schema that does not parse, a function that is defined
+# twice, a static variable whose initialiser throws. And a kernel that refuses its input ends the process if the library
+# holds a C++ runtime besides torch's, as some compilers link it. So another process tries a new library first.
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a library.
+
+    Attributes:
+        step: when it did.
+        words: the output of the process, and how it ended.
+    """
+
+    step: Literal["loading", "raising"]
+    words: str
+
+
+def failure_of(library: Path, native: Path | None = None) -> Failure | None:
+    """Return what goes wrong when a library is loaded, or when its kernels raise; None if nothing does.
+
+    A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes on
+    without what it cannot register, and only prints that: such a library fails the trial too.
+    """
+    if not sys.executable:  # Python within another program: nothing to try it with
+        return None
+    command = [sys.executable, "-I", "-S", trial_process.__file__, str(TORCH / "lib"), str(library)]
+    try:
+        ended = run([*command, *([str(native)] if native else [])])
+    except (FileNotFoundError, PermissionError):  # the Python of this process is not there any more
+        return None
+    loading, is_loaded, raising = ended.stdout.partition(BEGUN)[2].partition(LOADED)
+    if BEGUN not in ended.stdout:
+        return None
+    if not is_loaded or SWALLOWED in loading:
+        return Failure("loading", loading.strip() or "(it said nothing)")
+    if ARRIVED not in raising:
+        return Failure("raising", f"{raising.strip()}\nthe process {end_of(ended.returncode)}".strip())
+    return None
+
+
+SWALLOWED = "Exception in aoti_torch"
 TORCH = Path(torch.__file__).parent
 HEADERS = Path(__file__).parent / "include"
 RUNTIME = re.compile(r"/(libstdc\+\+|libgcc_s)\.so[^/]*$")

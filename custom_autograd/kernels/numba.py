@@ -11,7 +11,7 @@ from typing import Any
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.locks import ThreadLock
 from custom_autograd.kernels.lazy_kernel import LazyKernel
-from custom_autograd.kernels.numpy import argument_names, kernel_name, leaves, to_arrays, to_tensors
+from custom_autograd.kernels.numpy import kernel_name, leaves, named_arguments, to_arrays, to_tensors
 
 PARALLEL = ThreadLock()
 
@@ -106,7 +106,7 @@ class NumbaKernel(LazyKernel):
             if complaint := self._complaint(error, args, kwargs):
                 raise complaint from error
             raise
-        return to_tensors(self.function, holder, arrays)
+        return to_tensors(self.function, holder, [arrays])
 
     def _complaint(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelError | None:
         """Return what is wrong with a dtype or an option; None if the error is the kernel's own."""
@@ -114,8 +114,7 @@ class NumbaKernel(LazyKernel):
         if isinstance(error, KeyError) and str(error.args[0]).startswith("Unrecognized options"):
             do = "options are those of numba.njit; see its documentation"
             return KernelError(name, "Numba does not know an option", found=str(error.args[0]), do=do)
-        names = argument_names(self.function)
-        for label, value in [*((next(names), value) for value in args), *kwargs.items()]:
+        for label, value in named_arguments(self.function, args, kwargs):
             for array in leaves(to_arrays(self.function, (), {label: value})):
                 if isinstance(error, NotImplementedError) and str(error) == str(array.dtype):
                     problem, found = f"Numba has no type for '{label}'", f"an array of {array.dtype}"

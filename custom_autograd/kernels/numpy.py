@@ -27,22 +27,15 @@ def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
     try:
         return [replaced(value) for value in ((*args, *kwargs.values()) if kwargs else args)]
     except Unsuitable as error:
+        arguments = named_arguments(function, args, kwargs)
+        items = (item for argument in arguments for item in labelled(*argument))
         raise KernelError(
             kernel_name(function),
-            f"'{label_of(error.tensor, function, args, kwargs)}' cannot become a NumPy array",
+            f"'{next(label for label, item in items if item is error.tensor)}' cannot become a NumPy array",
             expected="a strided CPU tensor of a dtype that NumPy has: not bfloat16 and no float8",
             found=str(error),
             do="let another kernel serve such tensors, or write this one in PyTorch operations",
         ) from error
-
-
-def to_tensors(function: Callable[..., Any], holder: list[Any], arrays: Sequence[Any]) -> Any:
-    """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
-
-    A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
-    argument, of what the kernel keeps, of what is read-only, and of what has a negative stride.
-    """
-    return released(function, holder, [arrays])
 
 
 def kernel_name(function: Callable[..., Any]) -> str:
@@ -50,8 +43,15 @@ def kernel_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", None) or repr(function))
 
 
-def argument_names(function: Callable[..., Any]) -> Iterator[str]:
-    """Yield the names of positional arguments; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
+def named_arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a call with their names; those of `*xs` are `xs[0]`, `xs[1]` and so on."""
+    yield from zip(_positional_names(function), args, strict=False)  # there are always more names
+    yield from kwargs.items()
+
+
+def _positional_names(function: Callable[..., Any]) -> Iterator[str]:
     try:
         parameters = [*inspect.signature(function).parameters.values()]
     except ValueError:  # a function in C that has none
@@ -61,13 +61,6 @@ def argument_names(function: Callable[..., Any]) -> Iterator[str]:
             yield from (f"{parameter.name}[{index}]" for index in range(sys.maxsize))
         yield parameter.name
     yield from (f"argument {index}" for index in range(sys.maxsize))  # too many: the call itself says so
-
-
-def label_of(tensor: Tensor, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return what messages call a tensor among the arguments, or within one."""
-    names = argument_names(function)
-    arguments = [*((next(names), value) for value in args), *kwargs.items()]
-    return next(label for name, value in arguments for label, item in labelled(name, value) if item is tensor)
 
 
 def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -145,8 +138,13 @@ def make_read_only(values: Iterable[Any]) -> None:
             make_read_only(leaves(value))
 
 
-def released(function: Callable[..., Any], holder: list[Any], taken: list[Any]) -> Any:
-    """Return the content of a holder, with tensors for arrays; `taken` are the arrays whose memory is in use."""
+def to_tensors(function: Callable[..., Any], holder: list[Any], taken: list[Any]) -> Any:
+    """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
+
+    A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
+    argument, of what the kernel keeps, of what is read-only, and of what has a negative stride. `holder` has the only
+    reference to the result, and `taken` the arrays whose memory is in use.
+    """
     numpy = numpy_module(function)
     is_kept = sys.getrefcount(holder[0]) > 2  # the holder's reference, and that of the question
     value = holder[0]
@@ -160,11 +158,11 @@ def released(function: Callable[..., Any], holder: list[Any], taken: list[Any]) 
     if isinstance(value, dict):
         held = {key: [item] for key, item in value.items()}
         del value
-        return {key: released(function, one, taken) for key, one in held.items()}
+        return {key: to_tensors(function, one, taken) for key, one in held.items()}
     if isinstance(value, (list, tuple)):
         parts, kind = [[item] for item in value], type(value)
         del value
-        return rebuilt(kind, [released(function, part, taken) for part in parts])
+        return rebuilt(kind, [to_tensors(function, part, taken) for part in parts])
     return value
 
 
@@ -255,7 +253,7 @@ class NumpyKernel(OpKernel):
             KernelError: a tensor cannot become an array, or an array a tensor.
         """
         arrays = to_arrays(self.function, args, kwargs)
-        return to_tensors(self.function, [self._run(arrays, args, kwargs)], arrays)
+        return to_tensors(self.function, [self._run(arrays, args, kwargs)], [arrays])
 
     def _run(self, arrays: list[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # Any: what it returns
         """Call the function with arrays, which are made of these arguments."""

@@ -35,8 +35,7 @@ import torch
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.locks import thread_lock
 from custom_autograd.kernels import native_kernels
-from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, CppCompiler, run
-from custom_autograd.kernels.trial import Failure, failure_of
+from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, CppCompiler, Failure, failure_of, run
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | None = None) -> tuple[str, Path]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from custom_autograd import custom_op
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, compilers, cpp_kernel
+from custom_autograd.kernels.compilers import Failure, failure_of
 from custom_autograd.kernels.cuda import CudaCompiler
-from custom_autograd.kernels.trial import Failure, failure_of
 from custom_autograd.native.library import build_library
 
 pytestmark = [
