@@ -18,8 +18,8 @@ from typing import Literal
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels import trial_process
-from custom_autograd.kernels.trial_process import ARRIVED, BEGUN, LOADED
+from custom_autograd.kernels import trial
+from custom_autograd.kernels.trial import ARRIVED, BEGUN, LOADED
 
 LONGEST_BUILD = 600  # seconds
 
@@ -187,11 +187,6 @@ def loaded_runtime() -> list[str]:
     return [path for path in paths if os.path.isfile(path)]
 
 
-# What C++ throws while a library is loaded cannot be caught: a schema that does not parse, a function that is defined
-# twice, a static variable whose initialiser throws. And a kernel that refuses its input ends the process if the library
-# holds a C++ runtime besides torch's, as some compilers link it. So another process tries a new library first.
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong with a library.
@@ -206,14 +201,14 @@ class Failure:
 
 
 def failure_of(library: Path, native: Path | None = None) -> Failure | None:
-    """Return what goes wrong when a library is loaded, or when its kernels raise; None if nothing does.
+    """Return what goes wrong when a library is loaded, or when its kernels raise, as trial.py finds; else None.
 
     A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes on
     without what it cannot register, and only prints that: such a library fails the trial too.
     """
     if not sys.executable:  # Python within another program: nothing to try it with
         return None
-    command = [sys.executable, "-I", "-S", trial_process.__file__, str(TORCH / "lib"), str(library)]
+    command = [sys.executable, "-I", "-S", trial.__file__, str(TORCH / "lib"), str(library)]
     try:
         ended = run([*command, *([str(native)] if native else [])])
     except (FileNotFoundError, PermissionError):  # the Python of this process is not there any more

@@ -51,17 +51,17 @@ class InplaceVariant(Variant):
         given = args[0] if args else kwargs.get(name)
         if not isinstance(given, Tensor):
             problem = f"'{name}' is not a tensor to write to"
-            raise self.origin.error(KernelError, problem, expected="a tensor", found=show(given))
-        _refuse_expanded(self.origin, name, given)
-        _refuse_leaf(self.origin, name, given)
+            raise self._origin.error(KernelError, problem, expected="a tensor", found=show(given))
+        _refuse_expanded(self._origin, name, given)
+        _refuse_leaf(self._origin, name, given)
         if _is_kept_for_backward(self.op, given, args, kwargs):
             kept = given.clone()  # what backward saves must not be written to
             leaves, structure = flatten_tree((args, kwargs))
             args, kwargs = unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
         result = _call_op(self.op, args, kwargs)
-        _refuse_cast(self.origin, name, given, result)
+        _refuse_cast(self._origin, name, given, result)
         if result.shape != given.shape:
-            raise self.origin.error(
+            raise self._origin.error(
                 KernelError,
                 f"the result has another shape than '{name}', into which it is written",
                 expected=_shape(given),
@@ -102,14 +102,14 @@ class OutVariant(Variant):
             given = dict(zip(names, several, strict=True)) if len(several) == len(names) and not given else {}
         if len(given) != len(names):
             several_tensors = f"out= {len(names)} tensors, or by keyword {quote(names)}"
-            raise self.origin.error(
+            raise self._origin.error(
                 KernelError,
                 "the call does not say where each output is to be written",
                 expected="out=tensor" if len(names) == 1 else several_tensors,
                 do="give one tensor per output",
             )
         if torch.compiler.is_dynamo_compiling():  # elsewhere whatever runs can look at addresses
-            _refuse_shared(self.origin, given)
+            _refuse_shared(self._origin, given)
         return self._call(args, {**kwargs, **given})
 
     def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -120,14 +120,14 @@ class OutVariant(Variant):
         results = result if isinstance(result, tuple) else (result,)
         unfit = []
         for (name, target), one in zip(targets.items(), results, strict=True):
-            _refuse_cast(self.origin, name, target, one)
+            _refuse_cast(self._origin, name, target, one)
             if one.shape != target.shape:
                 self._refuse_shape(name, target, one)
                 unfit.append((target, one))
         for target, one in unfit:
             target.resize_(one.shape)
         if unfit:
-            _refuse_shared(self.origin, targets)  # empty ones may share what they now need
+            _refuse_shared(self._origin, targets)  # empty ones may share what they now need
         for target, one in zip(targets.values(), results, strict=True):
             target.copy_(one)
         if len(targets) == 1:
@@ -141,19 +141,19 @@ class OutVariant(Variant):
         for name, target in targets.items():
             if not isinstance(target, Tensor):
                 problem = f"'{name}' is not a tensor"
-                raise self.origin.error(KernelError, problem, expected="a tensor", found=type(target).__name__)
-            _refuse_expanded(self.origin, name, target)
+                raise self._origin.error(KernelError, problem, expected="a tensor", found=type(target).__name__)
+            _refuse_expanded(self._origin, name, target)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in([*targets.values(), *values])):
-            raise self.origin.error(
+            raise self._origin.error(
                 GradientError,
                 "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
                 do="call it under torch.no_grad(), or call the op itself",
             )
-        _refuse_shared(self.origin, targets)
+        _refuse_shared(self._origin, targets)
 
     def _refuse_shape(self, name: str, target: Tensor, result: Tensor) -> None:
         if target.numel() != 0:
-            raise self.origin.error(
+            raise self._origin.error(
                 KernelError,
                 f"'{name}' has another shape than the result",
                 expected=f"{_shape(result)}, or an empty tensor, which is resized",

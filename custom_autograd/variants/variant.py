@@ -114,7 +114,7 @@ class Variant(ABC):
         return checking.check(self.op, checks=["parity"], seed=seed, raise_on_failure=raise_on_failure)
 
     @property
-    def origin(self) -> Origin:
+    def _origin(self) -> Origin:
         """Return what errors about the variant have in common."""
         return Origin(f"{self.op.name}.{self.kind}", self.op.declaration.location)
 
