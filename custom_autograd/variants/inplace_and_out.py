@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.core.errors import GradientError, KernelError, Origin
+from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
@@ -23,7 +23,7 @@ from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import do_overlap, tensors_in
-from custom_autograd.variants.variant import Variant, is_expanded
+from custom_autograd.variants.variant import Variant, shape_of
 
 
 class InplaceVariant(Variant):
@@ -52,24 +52,35 @@ class InplaceVariant(Variant):
         if not isinstance(given, Tensor):
             problem = f"'{name}' is not a tensor to write to"
             raise self._origin.error(KernelError, problem, expected="a tensor", found=show(given))
-        _refuse_expanded(self._origin, name, given)
-        _refuse_leaf(self._origin, name, given)
+        self._refuse_expanded(name, given)
+        self._refuse_leaf(name, given)
         if _is_kept_for_backward(self.op, given, args, kwargs):
             kept = given.clone()  # what backward saves must not be written to
             leaves, structure = flatten_tree((args, kwargs))
             args, kwargs = unflatten_tree([kept if leaf is given else leaf for leaf in leaves], structure)
         result = _call_op(self.op, args, kwargs)
-        _refuse_cast(self._origin, name, given, result)
+        self._refuse_cast(name, given, result)
         if result.shape != given.shape:
             raise self._origin.error(
                 KernelError,
                 f"the result has another shape than '{name}', into which it is written",
-                expected=_shape(given),
-                found=_shape(result),
+                expected=shape_of(given),
+                found=shape_of(result),
                 do=f"call the op itself, or give '{name}' the shape of the result",
             )
         given.copy_(result)
         return given
+
+    def _refuse_leaf(self, name: str, given: Tensor) -> None:
+        """Raise before anything is computed; where this cannot be read, PyTorch's own copy_ refuses it."""
+        if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
+            return
+        if functions.is_leaf_in_graph(given):
+            raise self._origin.error(
+                GradientError,
+                f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
+                do="call it under torch.no_grad(), on a copy, or call the op itself",
+            )
 
 
 class OutVariant(Variant):
@@ -109,7 +120,7 @@ class OutVariant(Variant):
                 do="give one tensor per output",
             )
         if torch.compiler.is_dynamo_compiling():  # elsewhere whatever runs can look at addresses
-            _refuse_shared(self._origin, given)
+            self._refuse_shared(given)
         return self._call(args, {**kwargs, **given})
 
     def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -120,14 +131,14 @@ class OutVariant(Variant):
         results = result if isinstance(result, tuple) else (result,)
         unfit = []
         for (name, target), one in zip(targets.items(), results, strict=True):
-            _refuse_cast(self._origin, name, target, one)
+            self._refuse_cast(name, target, one)
             if one.shape != target.shape:
                 self._refuse_shape(name, target, one)
                 unfit.append((target, one))
         for target, one in unfit:
             target.resize_(one.shape)
         if unfit:
-            _refuse_shared(self._origin, targets)  # empty ones may share what they now need
+            self._refuse_shared(targets)  # empty ones may share what they now need
         for target, one in zip(targets.values(), results, strict=True):
             target.copy_(one)
         if len(targets) == 1:
@@ -142,24 +153,31 @@ class OutVariant(Variant):
             if not isinstance(target, Tensor):
                 problem = f"'{name}' is not a tensor"
                 raise self._origin.error(KernelError, problem, expected="a tensor", found=type(target).__name__)
-            _refuse_expanded(self._origin, name, target)
+            self._refuse_expanded(name, target)
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors_in([*targets.values(), *values])):
             raise self._origin.error(
                 GradientError,
                 "functions with out=... do not support automatic differentiation, and a tensor requires a gradient",
                 do="call it under torch.no_grad(), or call the op itself",
             )
-        _refuse_shared(self._origin, targets)
+        self._refuse_shared(targets)
 
     def _refuse_shape(self, name: str, target: Tensor, result: Tensor) -> None:
         if target.numel() != 0:
             raise self._origin.error(
                 KernelError,
                 f"'{name}' has another shape than the result",
-                expected=f"{_shape(result)}, or an empty tensor, which is resized",
-                found=_shape(target),
+                expected=f"{shape_of(result)}, or an empty tensor, which is resized",
+                found=shape_of(target),
                 do=f"give '{name}' that shape, or resize it to zero elements",
             )
+
+    def _refuse_shared(self, targets: dict[str, Tensor]) -> None:
+        """Raise if two targets share memory; while a graph is traced, only the same tensor twice is seen."""
+        is_traced = torch.compiler.is_dynamo_compiling()
+        for (name, target), (other_name, other) in itertools.combinations(targets.items(), 2):
+            if target is other or (not is_traced and do_overlap(target, other)):
+                raise_text(KernelError, _sharing(self._origin.op, self._origin.declared, name, other_name))
 
 
 def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema says
@@ -194,65 +212,6 @@ def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwar
     return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
 
 
-def _refuse_expanded(origin: Origin, name: str, tensor: Tensor) -> None:
-    """Raise if one write to a tensor would change several of its elements."""
-    if is_expanded(tensor):
-        raise origin.error(
-            KernelError,
-            f"several elements of '{name}' have one place in memory",
-            expected="a tensor that is not expanded",
-            found=f"strides {tuple(tensor.stride())} for {_shape(tensor)}",
-            do=f"clone() '{name}' before the call",
-        )
-
-
-def _refuse_cast(origin: Origin, name: str, target: Tensor, result: Tensor) -> None:
-    """Raise for another device, and for a dtype that cannot be cast, by PyTorch's rule."""
-    if result.device != target.device:
-        raise origin.error(
-            KernelError,
-            f"'{name}' is on another device than the result",
-            expected=str(result.device),
-            found=str(target.device),
-            do=f"move '{name}', or the other arguments, to one device",
-        )
-    if _kind(result.dtype) > _kind(target.dtype):
-        raise origin.error(
-            KernelError,
-            f"a result of {result.dtype} cannot be cast to the dtype of '{name}'",
-            expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
-            found=str(target.dtype),
-            do=f"give '{name}' that dtype",
-        )
-
-
-def _kind(dtype: torch.dtype) -> int:
-    """Return bool, integer, real or complex: `torch.can_cast` casts upwards only, and would enter an exported graph."""
-    if dtype.is_complex:
-        return 3
-    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
-
-
-def _refuse_leaf(origin: Origin, name: str, given: Tensor) -> None:
-    """Raise before anything is computed; where this cannot be read, PyTorch's own copy_ refuses it."""
-    if torch.compiler.is_compiling() or transforms.is_transforming() or not torch.is_grad_enabled():
-        return
-    if functions.is_leaf_in_graph(given):
-        raise origin.error(
-            GradientError,
-            f"'{name}' is a leaf that requires a gradient, or a view of one, and is written to",
-            do="call it under torch.no_grad(), on a copy, or call the op itself",
-        )
-
-
-def _refuse_shared(origin: Origin, targets: dict[str, Tensor]) -> None:
-    """Raise if two targets share memory; while a graph is traced, only the same tensor twice is seen."""
-    is_traced = torch.compiler.is_dynamo_compiling()
-    for (name, target), (other_name, other) in itertools.combinations(targets.items(), 2):
-        if target is other or (not is_traced and do_overlap(target, other)):
-            raise_text(KernelError, _sharing(origin.op, origin.declared, name, other_name))
-
-
 @constant_in_graphs  # Dynamo cannot trace how a message is laid out
 def _sharing(label: str, declared: str, one: str, other: str) -> str:
     error = KernelError(
@@ -263,7 +222,3 @@ def _sharing(label: str, declared: str, one: str, other: str) -> str:
         do="give each output a tensor of its own",
     )
     return str(error)
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"shape {tuple(tensor.shape)}"

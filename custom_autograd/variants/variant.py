@@ -136,6 +136,36 @@ class Variant(ABC):
     def _compose(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the op, and copy its results to where they belong."""
 
+    def _refuse_expanded(self, name: str, tensor: Tensor) -> None:
+        """Raise if one write to a tensor would change several of its elements."""
+        if _is_expanded(tensor):
+            raise self._origin.error(
+                KernelError,
+                f"several elements of '{name}' have one place in memory",
+                expected="a tensor that is not expanded",
+                found=f"strides {tuple(tensor.stride())} for {shape_of(tensor)}",
+                do=f"clone() '{name}' before the call",
+            )
+
+    def _refuse_cast(self, name: str, target: Tensor, result: Tensor) -> None:
+        """Raise for another device, and for a dtype that cannot be cast, by PyTorch's rule."""
+        if result.device != target.device:
+            raise self._origin.error(
+                KernelError,
+                f"'{name}' is on another device than the result",
+                expected=str(result.device),
+                found=str(target.device),
+                do=f"move '{name}', or the other arguments, to one device",
+            )
+        if _kind(result.dtype) > _kind(target.dtype):
+            raise self._origin.error(
+                KernelError,
+                f"a result of {result.dtype} cannot be cast to the dtype of '{name}'",
+                expected=f"{result.dtype}, or a dtype that it can be cast to without losing its kind",
+                found=str(target.dtype),
+                do=f"give '{name}' that dtype",
+            )
+
     # ------------------------------------------------------------------------------------------ the dispatcher's op
 
     @property
@@ -244,7 +274,7 @@ class Variant(ABC):
             return False
         like, seen = first_tensor(others), tensors_in(others)
         for target, (shape, dtype) in zip(targets, results, strict=True):
-            if target.shape != shape or target.dtype != dtype or is_expanded(target):
+            if target.shape != shape or target.dtype != dtype or _is_expanded(target):
                 return False
             if like is not None and target.device != like.device:
                 return False
@@ -288,11 +318,23 @@ class Variant(ABC):
         return tuple((one.shape, one.dtype) for output, one in pairs if not output.is_hidden)
 
 
-def is_expanded(tensor: Tensor) -> bool:
+def _is_expanded(tensor: Tensor) -> bool:
     """Return True if one write to a tensor would change several of its elements."""
     if tensor.layout != torch.strided:
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Return bool, integer, real or complex: `torch.can_cast` casts upwards only, and would enter an exported graph."""
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+def shape_of(tensor: Tensor) -> str:
+    """Return the shape of a tensor, for messages."""
+    return f"shape {tuple(tensor.shape)}"
 
 
 def _specification(value: Any) -> Any:
