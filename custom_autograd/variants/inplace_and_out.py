@@ -191,6 +191,7 @@ def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: 
                 return _call_op(op, args, kwargs)
     if torch.compiler.is_dynamo_compiling() or op.declaration.schema.may_return_inputs:
         assert op.dispatched is not None
+        op.dispatched.generate()
         return op.dispatched.in_graphs(*args, **kwargs)
     assert op.handle is not None
     return op.handle(*args, **kwargs)

@@ -125,6 +125,7 @@ class Variant(ABC):
             return self._compose(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
             assert record.dispatched is not None
+            record.dispatched.generate()
             return record.dispatched.in_graphs(*args, **kwargs)
         if transforms.is_transforming():
             return self._compose(*args, **kwargs)
