@@ -11,15 +11,15 @@ norm__backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)        
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from custom_autograd.capabilities import autograd
 from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote, suggest
 from custom_autograd.declare import all_or_nothing
@@ -27,7 +27,6 @@ from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.native_kernels import SLOTS
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import META, NEEDS
-from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.schema.schema import Argument
 from custom_autograd.torch_private.definitions import parse_schema
 from custom_autograd.values.tensors import first_tensor
@@ -36,78 +35,17 @@ if TYPE_CHECKING:
     from custom_autograd.kernels.cpp import CppKernel
 
 Declare = Callable[..., Any]  # Any: custom_op and the op that it returns, a layer above
-F = TypeVar("F", bound=Callable[..., Any])  # Any: a user's function
 
 
-def register_backward(
-    record: OpRecord,
-    rule: F,
-    declare: Declare,
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    saving: Mapping[str, SavingPolicy],
-    clear_saved: bool,
-    surrogate: str | None,
-    replace: bool,
-) -> F:
-    """Register the gradients of all inputs, computed in Python or in C++; `declare` is `custom_op`."""
-    with all_or_nothing():
-        op = _find_op(record, rule, (), declare, replace=replace)
-        autograd.register_backward(
-            record,
-            op or rule,
-            once_differentiable=once_differentiable or op is not None,
-            materialize_grads=materialize_grads,
-            saving=saving,
-            clear_saved=clear_saved,
-            surrogate=surrogate,
-            replace=replace,
-        )
-    return rule
-
-
-def register_gradient(
-    record: OpRecord,
-    named: tuple[str, ...],
-    rule: F,
-    declare: Declare,
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    surrogate: str | None,
-    replace: bool,
-) -> F:
-    """Register the gradients of some inputs, computed in Python or in C++; `declare` is `custom_op`."""
-    with all_or_nothing():
-        op = _find_op(record, rule, named, declare, replace=replace)
-        autograd.register_gradient(
-            record,
-            named,
-            op or rule,
-            once_differentiable=once_differentiable or op is not None,
-            materialize_grads=materialize_grads,
-            surrogate=surrogate,
-            replace=replace,
-        )
-    return rule
-
-
-def _find_op(record: OpRecord, rule: object, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
-    """Return the op of a rule in C++, None for one in Python."""
-    if isinstance(rule, FunctionType):
-        return None
-    from custom_autograd.kernels.cpp import CppKernel  # most rules are functions
-
-    return op_of(record, rule, named, declare, replace=replace) if isinstance(rule, CppKernel) else None
-
-
-def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: Declare, *, replace: bool) -> Any:
-    """Return a rule that calls an op which computes gradients in C++, for `register_backward` and `register_grad`.
+@contextmanager
+def in_place_of(
+    rule: object, record: OpRecord, named: Sequence[str], declare: Declare, *, replace: bool
+) -> Iterator[Any]:  # Any: a rule, as it is registered
+    """Give what is registered for a rule: the rule itself, or for one in C++ its op, which goes if the context raises.
 
     Args:
-        record: of the op whose gradients they are.
-        kernel: the function. Its tensors arrive contiguous. It returns one gradient for each input.
+        rule: a function, or a `CppKernel`.
+        record: of the op whose gradients it returns.
         named: the inputs whose gradients it returns, in that order; none for all differentiable ones.
         declare: `custom_op`.
         replace: a rule of that kind may exist.
@@ -115,6 +53,22 @@ def op_of(record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: De
     Raises:
         RegistrationError: the source does not say what the function takes, or it does not fit the op.
     """
+    if isinstance(rule, FunctionType):
+        yield rule
+        return
+    from custom_autograd.kernels.cpp import CppKernel  # most rules are functions
+
+    if not isinstance(rule, CppKernel):
+        yield rule
+        return
+    with all_or_nothing():
+        yield _rule_in_cpp(record, rule, named, declare, replace=replace)
+
+
+def _rule_in_cpp(
+    record: OpRecord, kernel: CppKernel, named: Sequence[str], declare: Declare, *, replace: bool
+) -> CppRule:
+    """Declare the op that computes gradients in C++, from tensors that arrive contiguous, and return its rule."""
     declaration, schema = record.declaration, record.declaration.schema
     differentiable = {argument.name: argument for argument in schema.differentiable_arguments}
     inputs = [differentiable[name] for name in named if name in differentiable] if named else [*differentiable.values()]

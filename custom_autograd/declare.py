@@ -7,7 +7,7 @@ import importlib
 import inspect
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from custom_autograd.capabilities import CAPABILITIES
 from custom_autograd.capabilities import checkpoint as checkpointing
+from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.containers.named_fields import find_tree
 from custom_autograd.core.devices import has_index, name_of
@@ -26,7 +27,7 @@ from custom_autograd.core.locations import (
     modules_of,
 )
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.option_types import listed
+from custom_autograd.core.option_types import check_type, listed, several
 from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.native import loading
 from custom_autograd.registration import dispatcher_library as library
@@ -70,6 +71,46 @@ def _being_imported() -> set[str]:
 
 
 loading.watch()
+
+
+def options_of(
+    name: str,
+    declared: object,
+    mutates_args: str | Iterable[str],
+    schema: str | None,
+    outputs: Sequence[str] | None,
+    hidden: Sequence[str],
+    non_differentiable: Sequence[str],
+    tags: Sequence[torch.Tag] | None,
+    aliases: Mapping[str, str] | None,
+    static: Sequence[str],
+    inline: str | None,
+    checkpoint: str | None,
+) -> DeclarationOptions:
+    """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
+    refuse = Refusal(name, location_of_declaration(declared))
+    if inline not in (None, inlining.REFERENCE):
+        problem = "inline= takes what a compiled graph holds in place of the op"
+        raise refuse(problem, expected="'reference', or None", found=show(inline))
+    if checkpoint not in (None, *checkpointing.DEFAULTS):
+        problem = "checkpoint= takes what selective activation checkpointing does with the op"
+        raise refuse(problem, expected="'save', 'recompute', or None", found=show(checkpoint))
+    mutates: str | tuple[str, ...] = (
+        "unknown" if mutates_args == "unknown" else listed(refuse, "mutates_args", mutates_args)
+    )
+    return DeclarationOptions(
+        op=name,
+        mutates=mutates,
+        schema=schema,
+        outputs=None if outputs is None else listed(refuse, "outputs", outputs),
+        hidden=listed(refuse, "hidden", hidden),
+        non_differentiable=listed(refuse, "non_differentiable", non_differentiable),
+        tags=_tags(refuse, tags),
+        aliases=_aliases(refuse, aliases),
+        static=listed(refuse, "static", static),
+        inline=inline,
+        checkpoint=checkpoint,
+    )
 
 
 def declare(
@@ -120,6 +161,21 @@ def declare(
     if options.checkpoint is not None:
         rules.append(checkpointing.Checkpoint(refuse.location, options.checkpoint))
     return define(declaration, *(rule for rule in rules if rule is not None), replace=replace)
+
+
+def _aliases(refuse: Refusal, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    found = {} if aliases is None else aliases
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+        problem = "aliases= takes a name of an input for a name of an output"
+        raise refuse(problem, expected="{'output': 'x'}", found=show(aliases))
+    return tuple(found.items())
+
+
+def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
+    found = () if tags is None else several(tags)
+    for tag in found:
+        check_type(refuse, "tags", tag, (torch.Tag,), "dispatcher tags", example="(torch.Tag.pointwise,)")
+    return found
 
 
 def _device_types(device_types: str | Sequence[str], refuse: Refusal) -> tuple[str, ...]:

@@ -1,38 +1,75 @@
-"""custom_op and CustomOp: the thin public face. Signatures and docstrings; each method is one call downwards."""
+"""custom_op and CustomOp: the public face. Signatures and docstrings; each method is one call downwards."""
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast
 
 import torch
 
 from custom_autograd import cpp_rules, declare
-from custom_autograd.capabilities import autograd, fake, kernels
+from custom_autograd.capabilities import autocast, autograd, effects, fake, kernels
 from custom_autograd.capabilities import reference as references
+from custom_autograd.capabilities.flops import capability as flops
+from custom_autograd.capabilities.shapes import capability as shape_notation
+from custom_autograd.capabilities.subclasses import capability as subclasses
+from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.execution.call import publish
+from custom_autograd.execution.generated import generated_code_of, source_of
 from custom_autograd.execution.kernel_options import KernelOptions
+from custom_autograd.kernels import native_kernels
 from custom_autograd.native import loading as native_loading
-from custom_autograd.options import options_of
+from custom_autograd.registration import dispatcher_library as library
+from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
+from custom_autograd.schema.policies import Cast
+from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import DType, ShapeOptions
-from custom_autograd.subsystem_rules import SubsystemRules
+from custom_autograd.torch_attributes import with_attributes
 from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.definitions import OwnDefinition
+from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.values.validation import level_of, parse_level
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-    from custom_autograd.options import Options
     from custom_autograd.schema.policies import SavingPolicy
     from custom_autograd.schema.samples import Sample
+    from custom_autograd.variants import InplaceVariant, OutVariant
     from custom_autograd.verification.report import Report
+
+    class Options(TypedDict, total=False):
+        """The options of `custom_op` but `hidden`, for type checkers."""
+
+        mutates_args: str | Iterable[str]
+        device_types: str | Sequence[str] | None
+        schema: str | None
+        tags: Sequence[torch.Tag] | None
+        outputs: Sequence[str] | None
+        non_differentiable: Sequence[str]
+        aliases: Mapping[str, str] | None
+        reference: bool
+        static: Sequence[str]
+        inline: Literal["reference"] | None
+        checkpoint: Literal["save", "recompute"] | None
+        shapes: str | None
+        along: str | Sequence[str] | None
+        dtypes: Mapping[str, DType] | None
+        flops: str | None
+        numbers: Mapping[str, Any] | None  # Any: a function, or a value of the argument
+        replace: bool
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=str | Callable[..., Any])
+H = TypeVar("H", bound="CustomOp[..., Any]")
 DeviceTypes = str | Sequence[str] | None
 Layouts = str | Mapping[str, str] | None
 
@@ -122,7 +159,7 @@ def custom_op(
     """
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
-        declared = options_of(
+        options = declare.options_of(
             name,
             function,
             mutates_args,
@@ -138,7 +175,7 @@ def custom_op(
         )
         notation = ShapeOptions(shapes, along, dtypes, flops, numbers)
         record = declare.declare(
-            function, declared, device_types, is_reference=reference, shapes=notation, replace=replace
+            function, options, device_types, is_reference=reference, shapes=notation, replace=replace
         )
         op: CustomOp[..., Any] = CustomOp(record)
         native_loading.start(record)
@@ -147,13 +184,66 @@ def custom_op(
     return decorate if fn is None else decorate(fn)
 
 
-class CustomOp(SubsystemRules, Generic[P, R]):
+@with_attributes
+class CustomOp(OwnDefinition, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
+
+    _record: OpRecord
+
+    def __new__(cls: type[H], record: OpRecord) -> H:
+        """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
+        own = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__slots__": native_kernels.SLOTS})
+        return cast(H, object.__new__(own))
+
+    def __init__(self, record: OpRecord) -> None:
+        self._record, self._hash = record, hash(record.overload)
+        function = record.declaration.function
+        functools.update_wrapper(self, function, updated=())
+        self.__name__ = getattr(function, "__name__", record.declaration.name.name)
+        self.__signature__ = declare.signature_of(record)
+        with record.lock:
+            record.uncalled.add(self)
+        if record.handle is None:
+            with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
+                record.handle = self
+                library.publish(record)
+
+    def __eq__(self, other: object) -> bool:
+        """Return True for this op and for its overload, which policies of selective checkpointing are asked about."""
+        return self is other or (isinstance(other, OpOverload) and other is self._record.overload)
+
+    def __hash__(self) -> int:
+        """Return the hash of the overload that the op had when this handle was made: a set may hold either."""
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"<CustomOp {self._record.name}{self._record.declaration.schema.text}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: name, schema, capabilities, kernels and generated source."""
+        from custom_autograd.verification.report import html  # only a notebook needs it
+
+        record = self._record
+        capabilities, kernels = declare.capabilities(record), record.kernels.listed()
+        location = record.declaration.location
+        return html.format_op(
+            record.name, record.declaration.schema.text, location, capabilities, kernels, source_of(record)
+        )
+
+    def __deepcopy__(self: H, memo: dict[int, Any]) -> H:
+        return self
+
+    def __copy__(self: H) -> H:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, declare.pickled(self._record)
 
     @outside_compilation
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
+            self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
             self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
             return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:
@@ -163,8 +253,78 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         publish(self._record)
         return type(self).__call__(self, *args, **kwargs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, declare.pickled(self._record)
+    @property
+    def name(self) -> str:
+        """Return the qualified name, "namespace::name"."""
+        return self._record.name
+
+    @property
+    def schema(self) -> Schema:
+        """Return arguments and outputs, with names, types, mutability and differentiability."""
+        return self._record.declaration.schema
+
+    @property
+    def overload(self) -> OpOverload:
+        """Return the dispatcher's op, `torch.ops.namespace.name.default`; it returns hidden outputs too."""
+        assert self._record.overload is not None
+        return self._record.overload
+
+    @property
+    def inplace(self) -> InplaceVariant:
+        """Return the variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        return self._inplace
+
+    @property
+    def out(self) -> OutVariant:
+        """Return the variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
+
+        Raises:
+            DeclarationError: the op can have none; the message says why.
+        """
+        return self._out
+
+    @Lazy
+    def _inplace(self) -> InplaceVariant:
+        from custom_autograd.variants import InplaceVariant  # loaded for ops whose variants are used
+
+        return InplaceVariant(self._record)
+
+    @Lazy
+    def _out(self) -> OutVariant:
+        from custom_autograd.variants import OutVariant  # as above
+
+        return OutVariant(self._record)
+
+    @property
+    def function(self) -> type[torch.autograd.Function]:
+        """Return the generated `torch.autograd.Function`, with `setup_context`."""
+        return generated_code_of(self._record).recording.function
+
+    @property
+    def source(self) -> str:
+        """Return the generated Python source of the wrapper, the Function and the kernels' frame."""
+        return source_of(self._record)
+
+    @property
+    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+        """Return the computation in differentiable PyTorch operations: a decomposition of `overload`; or None.
+
+        It is the decorated function of an op declared with `reference=True`, or that of `register_reference`; where
+        arguments are containers, it takes what the schema has for them.
+        """
+        return self._record.reference()
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Return the file and line of the kernels, by device type; the default kernel is under "default".
+
+        Where there are several for a device type, they stand in the order in which they are tried, by name.
+        """
+        return self._record.kernels.listed()
 
     @property
     def validation(self) -> str:
@@ -304,17 +464,18 @@ class CustomOp(SubsystemRules, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
-        return cpp_rules.register_backward(
-            self._record,
-            fn,
-            custom_op,
-            once_differentiable=once_differentiable,
-            materialize_grads=materialize_grads,
-            saving={} if saving is None else saving,
-            clear_saved=clear_saved,
-            surrogate=surrogate,
-            replace=replace,
-        )
+        with cpp_rules.in_place_of(fn, self._record, (), custom_op, replace=replace) as rule:
+            autograd.register_backward(
+                self._record,
+                rule,
+                once_differentiable=once_differentiable,
+                materialize_grads=materialize_grads,
+                saving={} if saving is None else saving,
+                clear_saved=clear_saved,
+                surrogate=surrogate,
+                replace=replace,
+            )
+        return fn
 
     def register_grad(
         self,
@@ -339,16 +500,21 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             RegistrationError: a name is not a differentiable input, a parameter is unknown, or a rule exists already.
         """
         autograd.check_inputs(self._record, inputs)
-        return lambda fn: cpp_rules.register_gradient(
-            self._record,
-            inputs,
-            fn,
-            custom_op,
-            once_differentiable=once_differentiable,
-            materialize_grads=materialize_grads,
-            surrogate=surrogate,
-            replace=replace,
-        )
+
+        def register(fn: F) -> F:
+            with cpp_rules.in_place_of(fn, self._record, inputs, custom_op, replace=replace) as rule:
+                autograd.register_gradient(
+                    self._record,
+                    inputs,
+                    rule,
+                    once_differentiable=once_differentiable,
+                    materialize_grads=materialize_grads,
+                    surrogate=surrogate,
+                    replace=replace,
+                )
+            return fn
+
+        return register
 
     @or_decorator
     def register_jvp(self, fn: F, /, *, surrogate: str | None = None, replace: bool = False) -> F:
@@ -397,6 +563,215 @@ class CustomOp(SubsystemRules, Generic[P, R]):
             RegistrationError: it does not take one argument, or samples are registered.
         """
         return references.register_samples(self._record, fn, replace=replace)
+
+    @typing.overload  # type: ignore[override]  # it takes what torch takes, and more
+    def register_vmap(self, func: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_vmap(self, func: F, *, replace: bool = False) -> F: ...
+    def register_vmap(self, func: Callable[..., Any] | None = None, *, replace: bool = False) -> Any:
+        """Register a batching rule: `(info, in_dims, *args, **kwargs) -> (output, out_dims)`.
+
+        `in_dims` has one entry per positional argument; those of the keyword-only ones follow, if any holds tensors.
+
+        Args:
+            func: the rule; leave it out to use this as a decorator. `torch.library` gives it this name.
+            replace: a rule may be registered.
+
+        Raises:
+            RegistrationError: the parameters do not fit the schema, or a rule is registered.
+        """
+        if func is None:
+            return lambda function: vmap.register(self._record, function, replace=replace)
+        return vmap.register(self._record, func, replace=replace)
+
+    def register_autocast(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch returns its own kernel
+        self,
+        device_type: str,
+        cast_inputs: Cast | Mapping[str, Cast],
+        *,
+        output: Cast | Mapping[str, Cast] | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Register what autocast casts on a device type; within the op and its backward autocast is then off.
+
+        As in PyTorch's own ops, float64, integers and tensors on other devices are left alone, and gradients arrive in
+        the dtypes of the inputs before the casts.
+
+        Args:
+            device_type: such as "cpu" or "cuda"; each has a policy of its own.
+            cast_inputs: a dtype, "lower" (the dtype that autocast is set to), "float32", "promote" (the widest of the
+                arguments that say so) or "keep"; or a dict of those by argument, which keeps the others. One for all
+                leaves out arguments that the op writes to or returns views of.
+            output: the same for outputs, by name or for all, with "input" (the dtype that the first floating-point
+                input had) in place of "promote". Hidden, written and viewed outputs are never cast.
+            replace: the device type may have a policy.
+
+        Raises:
+            RegistrationError: the device type has no autocast or has a policy, or a cast or a name is none.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::scaled_product", reference=True)
+            ... def scaled_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+            ...     return (x @ weight) * scale
+            >>> scaled_product.register_autocast("cpu", {"x": "lower", "weight": "lower", "scale": "float32"})
+            >>> with torch.autocast("cpu", torch.bfloat16):
+            ...     scaled_product(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2)).dtype
+            torch.float32
+        """
+        autocast.register(self._record, device_type, cast_inputs, output, replace=replace)
+
+    def register_effect(self, effect: Any) -> None:  # Any: torch.library's EffectType, which has no public name
+        """Register how compilers order calls with respect to those of other ops that have effects.
+
+        Args:
+            effect: `torch._library.effects.EffectType.ORDERED`, or None for an op whose calls may be reordered, which
+                is the default.
+        """
+        effects.register(self._record, effect)
+
+    @or_decorator
+    def register_shapes(
+        self,
+        fn: S,
+        /,
+        *,
+        dtypes: Mapping[str, DType] | None = None,
+        flops: str | None = None,
+        numbers: Mapping[str, Any] | None = None,
+        replace: bool = False,
+    ) -> S:
+        """Register the dimensions of all tensors: a line, or a function that returns it for some arguments.
+
+        From the line follow refusals of wrong sizes and, unless a rule or a reference gives them, the fake, batching,
+        samples and sharding. In a line, `name` is one dimension, `*name` any number of them, `#name` may also be 1,
+        `(k g)` is a product, `[name]` a dimension that the op computes along, and `_` one that is not described.
+        A dimension without brackets is a claim, which `check` verifies: slices of the inputs give slices of the
+        outputs, and where an output lacks the dimension, they add up; the same holds for gradients.
+
+        Args:
+            fn: the line; or a function of some of the op's arguments, by name, which returns it. Tensors arrive as
+                their shapes, and None as it is.
+            dtypes: the dtype of an output by its name, where it is not that of the floating and complex inputs: a
+                `torch.dtype`, the name of an argument, or "wide" (that of these inputs, but at least float32).
+            flops: the floating-point operations of a call over the names, such as "2*b*i*o".
+            numbers: what samples take for an argument: a value, or `(make, shape, sizes)` which returns it.
+            replace: a line may be registered.
+
+        Raises:
+            RegistrationError: the line cannot be read or does not fit the op, or one is registered.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::weigh", shapes="x: *b d, weight: d -> output: *b d")
+            ... def weigh(x: Tensor, weight: Tensor) -> Tensor:
+            ...     return x * weight
+            >>> weigh(torch.ones(2, 3), torch.ones(4))
+            Traceback (most recent call last):
+            custom_autograd.core.errors.ShapeError: docs::weigh: 'weight' must be (d) with d = 3...
+        """
+        return shape_notation.register(
+            self._record, fn, ShapeOptions(None, None, dtypes, flops, numbers), replace=replace
+        )
+
+    @or_decorator_for
+    def register_sharding(
+        self, dim: str, fn: F, /, *, arguments: Callable[..., Any] | None = None, replace: bool = False
+    ) -> F:
+        """Register how the outputs of slices are combined where a dimension in brackets is cut across ranks.
+
+        Dimensions without brackets need no rule. With one, DTensors that are sharded along the dimension stay so if
+        least is sent that way: each rank runs the op on its slice, with autograd, and the function combines what the
+        ranks have. Every rank returns the whole of an output that lacks the dimension, and its slice of an output that
+        has it.
+
+        Args:
+            dim: the name of the dimension in the line.
+            fn: its parameters are names of outputs, hidden ones included, of arguments, or of what a rank has: `gather`
+                (a differentiable function that stacks a tensor of all ranks), `group` (the process group, for
+                other collectives that autograd knows), `index` (of the slice), `count` (of slices), `start` (of the
+                slice in the whole dimension) and `size` (of the whole). It returns the visible outputs in order, or a
+                dict by name.
+            arguments: takes arguments and what a rank has by name, and returns a dict of the arguments that a rank is
+                to be given instead: an offset for numbers that depend on the position, or a halo from other ranks.
+            replace: a rule may be registered.
+
+        Raises:
+            RegistrationError: the line has no such dimension in brackets, a parameter names nothing, or a rule is
+                registered.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::log_sum", shapes="x: *b [n] -> total: *b")
+            ... def log_sum(x: Tensor) -> Tensor:
+            ...     return x.logsumexp(-1)
+            >>> @log_sum.register_sharding("n")
+            ... def _(total, gather):
+            ...     return gather(total).logsumexp(0)
+        """
+        from custom_autograd.sharding import combining  # loaded for ops that have such rules
+
+        return combining.register(self._record, dim, fn, arguments, replace=replace)
+
+    @or_decorator
+    def register_flops(
+        self,
+        fn: F,
+        /,
+        *,
+        backward: Callable[..., Any] | None = None,
+        replace: bool = False,
+    ) -> F:
+        """Register the number of floating-point operations of a call, for `torch.utils.flop_counter.FlopCounterMode`.
+
+        Without it the number is derived from the reference, if there is one. What a backward runs in PyTorch's
+        operations and in ops is counted as it runs.
+
+        Args:
+            fn: its parameters are names of arguments. Tensors arrive as their shapes, lists of tensors as lists of
+                shapes, other values as they are. It returns an int: 2 * m * k * n for a matrix product.
+            backward: the same for one backward, in place of what is counted as it runs; `needs` says which gradients
+                are needed. It is for rules that call kernels which are not ops.
+            replace: a function may be registered.
+
+        Raises:
+            RegistrationError: a parameter names nothing, or a function is registered.
+
+        Example:
+            >>> import torch
+            >>> from torch import Tensor
+            >>> from torch.utils.flop_counter import FlopCounterMode
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("docs::product")
+            ... def product(x: Tensor, weight: Tensor) -> Tensor:
+            ...     return x @ weight
+            >>> @product.register_flops
+            ... def _(x, weight):
+            ...     return 2 * x.numel() * weight[-1]
+            >>> with FlopCounterMode(display=False) as counter:
+            ...     product(torch.ones(2, 3), torch.ones(3, 4)).shape
+            torch.Size([2, 4])
+            >>> counter.get_total_flops()
+            48
+        """
+        return flops.register(self._record, fn, backward, replace=replace)
+
+    @or_decorator_for
+    def register_torch_dispatch(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, torch_dispatch_class: type, fn: F, /, *, replace: bool = False
+    ) -> F:
+        """Register what the op does for a tensor subclass or a mode: `(cls_or_mode, func, types, args, kwargs)`.
+
+        Raises:
+            RegistrationError: the parameters do not fit, or the class has a rule.
+        """
+        return subclasses.register(self._record, torch_dispatch_class, fn, replace=replace)
 
     def set_kernel_enabled(  # type: ignore[override]  # torch names a private class
         self, device_type: str, enabled: bool = True

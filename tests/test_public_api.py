@@ -9,11 +9,9 @@ import torch
 
 import custom_autograd
 from custom_autograd import CustomOp, check, custom_op, triton_op, wrap_triton
-from custom_autograd.handle import Handle
-from custom_autograd.subsystem_rules import SubsystemRules
 
 NO_DEFAULT = inspect.Parameter.empty
-MEMBERS = {**vars(Handle), **vars(SubsystemRules), **vars(CustomOp)}
+MEMBERS = vars(CustomOp)
 
 
 def shape(function):

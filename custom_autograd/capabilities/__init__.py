@@ -1,7 +1,7 @@
 """CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
 
 from custom_autograd.capabilities.autocast import Autocast
-from custom_autograd.capabilities.autograd import Backward, ForwardMode
+from custom_autograd.capabilities.autograd import ForwardMode, ReverseMode
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
@@ -20,7 +20,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     Kernels(),
     ShapeNotation(),
     Fake(),
-    Backward(),
+    ReverseMode(),
     ForwardMode(),
     Vmap(),
     Autocast(),

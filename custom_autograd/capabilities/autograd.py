@@ -10,22 +10,32 @@ from typing import Any, TypeVar
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import advise, quote, show
+from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.core.option_types import check_type
 from custom_autograd.execution.composition import find_composition
 from custom_autograd.execution.plan import plan_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Backward as BackwardRule
-from custom_autograd.registration.rule_types import DropIn, Gradient
+from custom_autograd.registration.rule_types import (
+    META,
+    NEEDS,
+    Backward,
+    DropIn,
+    Gradient,
+    Jvp,
+    is_in_cpp,
+    special_names,
+    value_names,
+)
 from custom_autograd.registration.rules import check_signature
 from custom_autograd.schema.policies import SavingPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Backward(Capability):
+class ReverseMode(Capability):
     """Reverse mode."""
 
     name = "backward"
@@ -81,18 +91,10 @@ def register_backward(
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, bound by name."""
-    adapter = adapter_of(record.declaration)
-    registered, _ = adapter.gradient_rule(BackwardRule.kind, function, ())
-    rule = rules.bind_backward(
-        record.declaration,
-        registered,
-        once_differentiable=once_differentiable,
-        materialize_grads=materialize_grads,
-        saving=adapter.by_name(saving),
-        clear_saved=clear_saved,
-        surrogate=surrogate,
-    )
-    add(record, rule, replace=replace)
+    bound = _bind_gradients(record, Backward.kind, function, (), once_differentiable, materialize_grads, surrogate)
+    policies = adapter_of(record.declaration).by_name(saving)
+    _check_saving(record.declaration, function, bound[2], policies)
+    add(record, Backward(*bound, dict(policies), clear_saved), replace=replace)
     plan_of(record)  # so that the first call with gradients finds it
     return function
 
@@ -109,18 +111,51 @@ def register_gradient(
 ) -> F:
     """Register the gradients of some inputs, bound by name."""
     title = Gradient.title_of(named)
-    registered, inputs = adapter_of(record.declaration).gradient_rule(title, function, named)
-    rule = rules.bind_gradient(
-        record.declaration,
-        registered,
-        named,
-        inputs,
-        once_differentiable=once_differentiable,
-        materialize_grads=materialize_grads,
-        surrogate=surrogate,
-    )
-    add(record, rule, replace=replace)
+    bound = _bind_gradients(record, title, function, named, once_differentiable, materialize_grads, surrogate)
+    add(record, Gradient(*bound, named), replace=replace)
     return function
+
+
+def _bind_gradients(
+    record: OpRecord,
+    title: str,
+    function: Callable[..., Any],
+    named: tuple[str, ...],
+    once_differentiable: bool,
+    materialize_grads: bool,
+    surrogate: str | None,
+) -> tuple[str, Callable[..., Any], tuple[str, ...], tuple[str, ...], bool, bool, frozenset[str], str | None]:
+    """Return the fields of a `GradientRule`: the function is bound by the names of its parameters."""
+    declaration = record.declaration
+    flat, inputs = adapter_of(declaration).gradient_rule(title, function, named)
+    names, optional = rules.bind_gradients(declaration, title, flat)
+    rules.check_surrogate(declaration, flat, surrogate)
+    is_once = once_differentiable or is_in_cpp(function)
+    return location_of(flat), flat, names, inputs, is_once, materialize_grads, optional, surrogate
+
+
+def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
+    """Raise if `saving=` is anything but policies by names of tensors that the rule names."""
+    valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
+    origin = rules.origin_of(declaration, function)
+    policies = saving if isinstance(saving, Mapping) else {"": saving}
+    wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
+    if not isinstance(saving, Mapping) or wrong is not None:
+        raise origin.error(
+            RegistrationError,
+            "saving= takes policies by name",
+            expected="{'x': custom_autograd.graph.offload()}",
+            found=show(saving),
+        )
+    for name in saving:
+        if name not in valid:
+            raise origin.error(
+                RegistrationError,
+                f"saving= names {name!r}, which is not a tensor that the backward saves",
+                expected=quote(valid),
+                found=show(name),
+                do=suggest(name, valid) or "name an input or an output that is a parameter of the backward",
+            )
 
 
 def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
@@ -152,8 +187,14 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
 
 def register_jvp(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
     """Register a forward-mode rule bound by name."""
-    registered = adapter_of(record.declaration).jvp_rule(function)
-    add(record, rules.bind_jvp(record.declaration, registered, surrogate), replace=replace)
+    declaration = record.declaration
+    flat = adapter_of(declaration).jvp_rule(function)
+    special = special_names(declaration.schema, with_grads=False, with_tangents=True)
+    names = rules.bind_names(declaration, Jvp.kind, flat, value_names(declaration.schema), special)
+    tangents = [name for name in special if name not in (NEEDS, META)]
+    rules.check_takes_one(declaration, Jvp.kind, flat, names, tangents, "tangent")
+    rules.check_surrogate(declaration, flat, surrogate)
+    add(record, Jvp(location_of(flat), flat, names, surrogate), replace=replace)
     return function
 
 

@@ -145,12 +145,17 @@ class GradientRule(NamedRule):
 
     @property
     def is_in_cpp(self) -> bool:
-        """Return True if C++ computes it, so that it cannot be differentiated: see `cpp_rules.py`."""
-        return hasattr(self.function, "written_in")
+        """Return True if C++ computes it, so that it cannot be differentiated."""
+        return is_in_cpp(self.function)
 
     def fills(self, name: str) -> bool:
         """Return True if an undefined incoming gradient reaches the parameter of that name as zeros."""
         return self.materializes and name not in self.optional
+
+
+def is_in_cpp(function: Function) -> bool:
+    """Return True for what calls a function in C++: see `cpp_rules.py`."""
+    return hasattr(function, "written_in")
 
 
 @dataclass(frozen=True, slots=True)

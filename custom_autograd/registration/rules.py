@@ -14,8 +14,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_misfit, find_signature, plain_parameters, signature_of_code
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rule_types import META, NEEDS, Backward, Gradient, Jvp, special_names, value_names
-from custom_autograd.schema.policies import SavingPolicy
+from custom_autograd.registration.rule_types import META, NEEDS, special_names, value_names
 from custom_autograd.schema.schema import Schema
 
 
@@ -97,66 +96,6 @@ def origin_of(declaration: Declaration, function: object) -> Origin:
     return declaration.origin(location_of(function) if callable(function) else None)
 
 
-def bind_backward(
-    declaration: Declaration,
-    function: Callable[..., Any],
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    saving: Mapping[str, SavingPolicy],
-    clear_saved: bool,
-    surrogate: str | None,
-) -> Backward:
-    """Bind the gradients of all inputs by the names of the function's parameters."""
-    names, optional = _bind_gradients(declaration, Backward.kind, function)
-    check_surrogate(declaration, function, surrogate)
-    _check_saving(declaration, function, names, saving)
-    location = location_of(function)
-    facts = location, function, names, (), once_differentiable, materialize_grads, optional, surrogate
-    return Backward(*facts, dict(saving), clear_saved)
-
-
-def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
-    """Raise if `saving=` is anything but policies by names of tensors that the rule names."""
-    valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
-    origin = origin_of(declaration, function)
-    policies = saving if isinstance(saving, Mapping) else {"": saving}
-    wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
-    if not isinstance(saving, Mapping) or wrong is not None:
-        raise origin.error(
-            RegistrationError,
-            "saving= takes policies by name",
-            expected="{'x': custom_autograd.graph.offload()}",
-            found=show(saving),
-        )
-    for name in saving:
-        if name not in valid:
-            raise origin.error(
-                RegistrationError,
-                f"saving= names {name!r}, which is not a tensor that the backward saves",
-                expected=quote(valid),
-                found=show(name),
-                do=suggest(name, valid) or "name an input or an output that is a parameter of the backward",
-            )
-
-
-def bind_gradient(
-    declaration: Declaration,
-    function: Callable[..., Any],
-    named: tuple[str, ...],
-    inputs: tuple[str, ...],
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    surrogate: str | None,
-) -> Gradient:
-    """Bind the gradients of some inputs by the names of the function's parameters."""
-    names, optional = _bind_gradients(declaration, Gradient.title_of(named), function)
-    check_surrogate(declaration, function, surrogate)
-    facts = location_of(function), function, names, inputs, once_differentiable, materialize_grads, optional, surrogate
-    return Gradient(*facts, named)
-
-
 def check_surrogate(declaration: Declaration, function: object, surrogate: object) -> None:
     """Raise if `surrogate=` is anything but None or a text."""
     if surrogate is not None and not (isinstance(surrogate, str) and surrogate.strip()):
@@ -169,7 +108,7 @@ def check_surrogate(declaration: Declaration, function: object, surrogate: objec
         )
 
 
-def _bind_gradients(
+def bind_gradients(
     declaration: Declaration, title: str, function: Callable[..., Any]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the names that a rule is called with, and those of its parameters with a default of None."""
@@ -179,11 +118,11 @@ def _bind_gradients(
         bound = _bind(declaration, title, function, value_names(declaration.schema), special)
         names = tuple([one.name for one in bound])
         optional = frozenset([one.name for one in bound if one.default is None])
-    _check_takes_one(declaration, title, function, names, declaration.schema.results_by_grad, "gradient")
+    check_takes_one(declaration, title, function, names, declaration.schema.results_by_grad, "gradient")
     return names, optional
 
 
-def _check_takes_one(
+def check_takes_one(
     declaration: Declaration,
     title: str,
     function: Callable[..., Any],
@@ -207,16 +146,6 @@ def _are_plain(schema: Schema, names: tuple[str, ...]) -> bool:
     values = {*schema.argument_names, *[output.name for output in schema.fresh_outputs]}
     others = {NEEDS, META}
     return all((name in values) != (name in schema.results_by_grad) and name not in others for name in names)
-
-
-def bind_jvp(declaration: Declaration, function: Callable[..., Any], surrogate: str | None) -> Jvp:
-    """Bind a forward-mode rule by the names of its parameters."""
-    special = special_names(declaration.schema, with_grads=False, with_tangents=True)
-    names = bind_names(declaration, Jvp.kind, function, value_names(declaration.schema), special)
-    tangents = [name for name in special if name not in (NEEDS, META)]
-    _check_takes_one(declaration, Jvp.kind, function, names, tangents, "tangent")
-    check_surrogate(declaration, function, surrogate)
-    return Jvp(location_of(function), function, names, surrogate)
 
 
 def bind_names(
