@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.capabilities.autocast import policies_of
+from custom_autograd.capabilities.subclasses.capability import TorchDispatch
+from custom_autograd.capabilities.vmap.capability import VmapRule
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Rule
+from custom_autograd.registration.rule_types import DropIn, FakeRule, Rule
 from custom_autograd.schema.policies import CastPolicy
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema or torch says
@@ -42,7 +44,7 @@ def _written_by_keyword(record: OpRecord) -> tuple[str, ...]:
 
 
 def _fake(record: OpRecord) -> Function | None:
-    rule = record.registrations.fake
+    rule = record.registrations.get(FakeRule)
     if rule is not None:
         return rule.function
     is_needed = bool(record.declaration.schema.fresh_outputs)
@@ -54,7 +56,7 @@ def _returns_nothing_new(*args: object, **kwargs: object) -> None:
 
 
 def _setup_context(record: OpRecord) -> Function | None:
-    rule = record.registrations.drop_in
+    rule = record.registrations.get(DropIn)
     return None if rule is None else rule.setup_context
 
 
@@ -84,10 +86,10 @@ ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
     "_disabled_kernel": lambda record: record.kernels.disabled,
     "_abstract_fn": _fake,
     "_setup_context_fn": _setup_context,
-    "_backward_fn": lambda record: _function(record.registrations.drop_in),
-    "_vmap_fn": lambda record: _function(record.registrations.vmap),
+    "_backward_fn": lambda record: _function(record.registrations.get(DropIn)),
+    "_vmap_fn": lambda record: _function(record.registrations.get(VmapRule)),
     "_torch_dispatch_fns": lambda record: MappingProxyType(
-        {cls: rule.function for cls, rule in record.registrations.torch_dispatch.items()}
+        {rule.cls: rule.function for rule in record.registrations.all_of(TorchDispatch)}
     ),
     "_autocast_dtype": lambda record: MappingProxyType(
         {policy.device_type: _dtype(policy) for policy in policies_of(record)}

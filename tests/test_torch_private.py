@@ -140,6 +140,12 @@ def test_without_key_skips_one_key(library):
             assert 1 == torch.ops.private.h(torch.ones(1)).item()
 
 
+def test_autocast_is_noticed_whatever_its_device_type():
+    assert not dispatch.is_any_autocast_enabled()
+    with torch.autocast("cpu"):
+        assert dispatch.is_any_autocast_enabled()
+
+
 def test_autocast_is_off_without_its_key():
     with torch.autocast("cpu"):
         with dispatch.without_autocast("cpu"):

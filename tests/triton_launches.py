@@ -26,6 +26,7 @@ from custom_autograd.kernels.triton import TritonKernel
 from custom_autograd.registration import registry
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Samples
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.harness.op_files import load
 from custom_autograd.verification.harness.targets import target_of
@@ -154,7 +155,7 @@ def launches_of(folder: Path) -> Launches:
 
 def samples_of(record: OpRecord, dtype: torch.dtype) -> list[Sample]:
     """The samples that are not declared to raise; of an op without Triton kernels none."""
-    rule = record.registrations.samples
+    rule = record.registrations.get(Samples)
     if rule is None or not triton_kernels(record):
         return []
     return [sample for sample in rule.function(TensorFactory(dtype=dtype)) if sample.error is None]

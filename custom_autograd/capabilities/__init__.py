@@ -1,29 +1,29 @@
 """CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
 
-from custom_autograd.capabilities.autocast import Autocast
+from custom_autograd.capabilities.autocast import AutocastCapability
 from custom_autograd.capabilities.autograd import ForwardMode, ReverseMode
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
-from custom_autograd.capabilities.fake import Fake
+from custom_autograd.capabilities.fake import FakeCapability
 from custom_autograd.capabilities.flops.capability import FlopCounting
 from custom_autograd.capabilities.inlining.capability import Inlining
 from custom_autograd.capabilities.kernels import Kernels
 from custom_autograd.capabilities.reference import VARIANTS
 from custom_autograd.capabilities.shapes.capability import ShapeNotation
 from custom_autograd.capabilities.subclasses.capability import Subclasses
-from custom_autograd.capabilities.vmap.capability import Vmap
+from custom_autograd.capabilities.vmap.capability import VmapCapability
 from custom_autograd.registration.capability import Capability
 from custom_autograd.sharding.capability import Sharding
 
 CAPABILITIES: tuple[Capability, ...] = (
     Kernels(),
     ShapeNotation(),
-    Fake(),
+    FakeCapability(),
     ReverseMode(),
     ForwardMode(),
-    Vmap(),
-    Autocast(),
+    VmapCapability(),
+    AutocastCapability(),
     Subclasses(),
     Sharding(),
     Checkpointing(),

@@ -15,16 +15,35 @@ from custom_autograd.core.devices import advice_on, has_index, is_known, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.execution.bind import Binder
-from custom_autograd.registration import rule_types
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Registration
 from custom_autograd.schema.policies import INPUT_WORDS, KEEP, OUTPUT_WORDS, PROMOTE, Cast, CastPolicy
 from custom_autograd.torch_private.compiler import outside_compilation
-from custom_autograd.torch_private.dispatch import key_of_device, without_autocast
+from custom_autograd.torch_private.dispatch import is_any_autocast_enabled, key_of_device, without_autocast
 from custom_autograd.torch_private.transforms import depth
 from custom_autograd.values.tensors import tensors_in
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastRule(Registration):
+    """The casts under autocast on one device type, from `register_autocast`."""
+
+    kind = "autocast"
+    policy: CastPolicy
+
+    @property
+    def part(self) -> str:
+        """Return the device type."""
+        return self.policy.device_type
+
+    @property
+    def settings(self) -> str:
+        """Return the text of the policy."""
+        return repr(self.policy)
 
 
 def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output: Any) -> CastPolicy:
@@ -163,13 +182,14 @@ def _advise_device(device_type: object) -> str:
 
 def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
     """Return what is registered, one policy for each device type."""
-    return tuple([rule.policy for rule in record.registrations.autocast.values()])
+    return tuple([rule.policy for rule in record.registrations.all_of(AutocastRule)])
 
 
 def is_cast(record: OpRecord, tensor: Tensor) -> bool:
     """Return True if a policy is in effect for a tensor."""
     device_type = tensor.device.type
-    return device_type in record.registrations.autocast and torch.is_autocast_enabled(device_type)
+    is_given = record.registrations.get(AutocastRule, device_type) is not None
+    return is_given and torch.is_autocast_enabled(device_type)
 
 
 class _Depths(threading.local):
@@ -193,7 +213,7 @@ class Caster:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
 
         def cast(*args: Any, **kwargs: Any) -> Any:
-            if not self._record.registrations.autocast:
+            if not is_any_autocast_enabled():
                 return call(*args, **kwargs)
             found = call
             for policy in self._in_effect(*args, **kwargs):
@@ -286,19 +306,20 @@ def _cast(value: Any, policy: CastPolicy, dtype: torch.dtype | None) -> Any:
     return value
 
 
-class Autocast(Capability):
+class AutocastCapability(Capability):
     """One policy per device type, from `register_autocast`."""
 
     name = "autocast"
 
     def attach(self, record: OpRecord) -> None:
         """Register a kernel at the Autocast key of each device type with a policy."""
-        for device_type in record.registrations.autocast:
-            implement(record, f"Autocast{key_of_device(device_type)}", _kernel(record, device_type))
+        for policy in policies_of(record):
+            key = f"Autocast{key_of_device(policy.device_type)}"
+            implement(record, key, _kernel(record, policy.device_type))
 
     def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""
-        return not record.registrations.autocast or not any(is_cast(record, tensor) for tensor in tensors)
+        return not any(is_cast(record, tensor) for tensor in tensors)
 
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Switch autocast off in the backward, as it was in the forward."""
@@ -319,8 +340,9 @@ def _kernel(record: OpRecord, device_type: str) -> Callable[..., Any]:
 
     @outside_compilation
     def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        policy = record.registrations.autocast[device_type].policy
-        return caster.run(policy, opened(record), *args, **kwargs)
+        rule = record.registrations.get(AutocastRule, device_type)
+        assert rule is not None  # it is attached for a rule, which only another one can replace
+        return caster.run(rule.policy, opened(record), *args, **kwargs)
 
     return autocast
 
@@ -329,4 +351,4 @@ def register(record: OpRecord, device_type: str, inputs: Any, output: Any, *, re
     """Register an autocast policy (Any: what the author wrote; see `parse_policy`)."""
     adapter = adapter_of(record.declaration)
     policy = parse_policy(record.declaration, device_type, adapter.by_name(inputs), adapter.by_name(output))
-    add(record, rule_types.Autocast(location_of(device_type, policy.text), policy), replace=replace)
+    add(record, AutocastRule(location_of(device_type, policy.text), policy), replace=replace)

@@ -21,7 +21,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import (
     META,
     NEEDS,
-    Backward,
+    BackwardRule,
     DropIn,
     Gradient,
     Jvp,
@@ -68,7 +68,7 @@ class ForwardMode(Capability):
         plan = plan_of(record)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
-        found = registered(record.registrations.jvp)
+        found = registered(record.registrations.get(Jvp))
         if found is not None:
             return found
         once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
@@ -91,10 +91,10 @@ def register_backward(
     replace: bool,
 ) -> F:
     """Register the gradients of all inputs, bound by name."""
-    bound = _bind_gradients(record, Backward.kind, function, (), once_differentiable, materialize_grads, surrogate)
+    bound = _bind_gradients(record, BackwardRule.kind, function, (), once_differentiable, materialize_grads, surrogate)
     policies = adapter_of(record.declaration).by_name(saving)
     _check_saving(record.declaration, function, bound[2], policies)
-    add(record, Backward(*bound, dict(policies), clear_saved), replace=replace)
+    add(record, BackwardRule(*bound, dict(policies), clear_saved), replace=replace)
     plan_of(record)  # so that the first call with gradients finds it
     return function
 

@@ -14,11 +14,11 @@ from custom_autograd.core.messages import first_line
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.call import make_ready
 from custom_autograd.kernels.launches import is_interpreted, recorded
-from custom_autograd.registration import rule_types
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import fakes
@@ -36,7 +36,7 @@ NO_FAKE = "no fake is registered"
 """Ends the refusal of an op that has none; Dynamo keeps the text of it, and not the class."""
 
 
-class Fake(Capability):
+class FakeCapability(Capability):
     """The registered fake, else the reference, else (for ops without new outputs) nothing to do."""
 
     name = "fake"
@@ -67,7 +67,7 @@ class Fake(Capability):
             return found
 
         assert record.library is not None  # the op is defined before anything is attached to it
-        rule = record.registrations.fake
+        rule = record.registrations.get(FakeRule)
         location = record.declaration.location if rule is None else rule.location
         name, whole = str(record.dispatcher_name), enclosed(record.declaration.schema, fake)
         register_fake(record.library, name, whole, location)
@@ -77,7 +77,7 @@ class Fake(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return where shapes come from."""
-        found = registered(record.registrations.fake)
+        found = registered(record.registrations.get(FakeRule))
         if found is not None:
             return found
         if record.reference() is not None:
@@ -91,7 +91,7 @@ class Fake(Capability):
         return "missing: register_fake" if inlined is None else f"derived from the {inlined.label} ({inlined.location})"
 
 
-def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[str, Any]) -> Any:  # Any: as above
+def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, Any]) -> Any:  # Any: as above
     """Return what a fake returns; raise if it reads a value, at once or by a number that no output has as a size."""
     positional, keywords = bind.user_call(arguments)
     tensors = tensors_in(list(arguments.values()))
@@ -114,10 +114,10 @@ def _run(record: OpRecord, rule: rule_types.Fake, bind: Binder, arguments: dict[
     return result
 
 
-def _reads_data(record: OpRecord, rule: rule_types.Fake, found: str) -> FakeUnavailable:
+def _reads_data(record: OpRecord, rule: FakeRule, found: str) -> FakeUnavailable:
     from custom_autograd.values.data_reads import FakeReadsValueError  # loads sympy
 
-    is_derived = record.registrations.fake is None
+    is_derived = record.registrations.get(FakeRule) is None
     return record.declaration.origin(rule.where).error(
         FakeReadsValueError,
         f"the fake{' derived from the reference' * is_derived} reads a value, and fake tensors have none",
@@ -158,26 +158,26 @@ def _described(record: OpRecord) -> DescribedOp | None:
     return described if can_have_fake(record.declaration.schema) else None
 
 
-def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> rule_types.Fake | None:
+def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> FakeRule | None:
     """Return what computes the result of a call (Any: its arguments); None for an op that returns nothing new."""
-    rule = record.registrations.fake
+    rule = record.registrations.get(FakeRule)
     if rule is not None:
         return rule
     reference = record.reference()
     if reference is not None:
-        return rule_types.Fake(record.reference_location, reference)
+        return FakeRule(record.reference_location, reference)
     described = _described(record)
     if described is not None:
         from custom_autograd.shapes.described import empty_outputs  # loaded for ops with a line
 
         is_open = described.line(arguments).unknown_output() is not None
         if not is_open and tensors_in(list(arguments.values())):
-            return rule_types.Fake(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))
+            return FakeRule(described.rule.location, lambda *_, **__: empty_outputs(described, arguments))
     if _returns_nothing_new(record):
         return None
     inlined = _find_inlined(record)
     if inlined is not None:
-        return rule_types.Fake(inlined.location, recorded()(inlined.function))
+        return FakeRule(inlined.location, recorded()(inlined.function))
     raise FakeUnavailable(
         record.name,
         f"the op meets fake tensors, and {NO_FAKE}",
@@ -199,14 +199,14 @@ def _returns_nothing_new(record: OpRecord) -> bool:
 
 def register(record: OpRecord, function: F, *, replace: bool) -> F:
     """Register what the op returns, without data."""
-    kind, adapter = rule_types.Fake.kind, adapter_of(record.declaration)
+    kind, adapter = FakeRule.kind, adapter_of(record.declaration)
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
-    fake = rule_types.Fake(location_of(flat), flat)
-    add(record, fake, replace=replace or _is_for_a_while(record.registrations.fake, fake))
+    fake = FakeRule(location_of(flat), flat)
+    add(record, fake, replace=replace or _is_for_a_while(record.registrations.get(FakeRule), fake))
     name_source_of_fake(str(record.dispatcher_name), fake.location)
     return function
 
 
-def _is_for_a_while(old: rule_types.Fake | None, new: rule_types.Fake) -> bool:
+def _is_for_a_while(old: FakeRule | None, new: FakeRule) -> bool:
     """Return True if torch.export replaces a fake by its own, or puts it back."""
     return old is not None and (is_of_profile(old.function) or is_of_profile(new.function))

@@ -9,7 +9,7 @@ from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.locations import location_of
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Reference, Samples
+from custom_autograd.registration.rule_types import ReferenceRule, Samples
 from custom_autograd.registration.rules import check_signature, check_surrogate
 from custom_autograd.schema.schema import INPLACE, OUT, find_problem
 
@@ -18,9 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def register(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
     """Register the op in differentiable PyTorch operations."""
-    registered = adapter_of(record.declaration).accepting(Reference.kind, function)
+    registered = adapter_of(record.declaration).accepting(ReferenceRule.kind, function)
     check_surrogate(record.declaration, function, surrogate)
-    add(record, Reference(location_of(registered), registered, surrogate), replace=replace)
+    add(record, ReferenceRule(location_of(registered), registered, surrogate), replace=replace)
     return function
 
 

@@ -18,6 +18,7 @@ from custom_autograd.execution.proofs import Prover
 from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import DropIn
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import outside_compilation
@@ -56,7 +57,7 @@ def _note_views(record: OpRecord) -> None:
     """
     schema = record.declaration.schema
     is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
-    if is_one and record.registrations.drop_in is not None and "views" not in record.attached:
+    if is_one and record.registrations.get(DropIn) is not None and "views" not in record.attached:
         assert record.library is not None
         dispatch.note_views(record.library, record.dispatcher_name.qualifier)
         record.attached.add("views")

@@ -9,7 +9,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.signatures import names_in
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Backward, DropIn, Gradient, GradientRule, Jvp
+from custom_autograd.registration.rule_types import BackwardRule, DropIn, GradientRule, Jvp
 from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.schema.schema import Argument, Output
 
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     """
 
     declaration: Declaration
-    rules: tuple[Backward | Gradient, ...]
+    rules: tuple[GradientRule, ...]
     drop_in: DropIn | None
     jvp: Jvp | None
     reference: Callable[..., Any] | None
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     @property
     def saving(self) -> Mapping[str, SavingPolicy]:
         """Return, by name of a saved tensor, how it is kept until the backward."""
-        return next((rule.saving for rule in self.rules if isinstance(rule, Backward)), {})
+        return next((rule.saving for rule in self.rules if isinstance(rule, BackwardRule)), {})
 
     @property
     def is_differentiable(self) -> bool:
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     @property
     def clears_saved(self) -> bool:
         """Return True if the rule is the only owner of what was saved, and may free it."""
-        return any(isinstance(rule, Backward) and rule.clears_saved for rule in self.rules)
+        return any(isinstance(rule, BackwardRule) and rule.clears_saved for rule in self.rules)
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -117,10 +117,10 @@ class Plan(NamedTuple):
 def plan_of(record: OpRecord) -> Plan:
     """Return where each derivative of an op comes from, decided once for the rules that are registered now."""
     schema, registered = record.declaration.schema, record.registrations
-    rules, reference = registered.named_gradient_rules(), record.reference()
+    rules, reference = registered.all_of(GradientRule), record.reference()
     if reference is not None and (schema.mutated_arguments or schema.is_view or schema.has_generator):
         reference = None
-    decided = record.declaration, rules, registered.drop_in, registered.jvp, reference
+    decided = record.declaration, rules, registered.get(DropIn), registered.get(Jvp), reference
     if record.plan is None or record.plan[: len(decided)] != decided:
         record.plan = _make_plan(*decided)
     found: Plan = record.plan  # type: ignore[assignment]  # only this function sets it
@@ -129,7 +129,7 @@ def plan_of(record: OpRecord) -> Plan:
 
 def _make_plan(
     declaration: Declaration,
-    rules: tuple[Backward | Gradient, ...],
+    rules: tuple[GradientRule, ...],
     drop_in: DropIn | None,
     jvp: Jvp | None,
     reference: Callable[..., Any] | None,  # Any: takes and returns what the schema says
@@ -218,9 +218,9 @@ def _why_not_by_name(plan: Plan) -> str | None:
     for rule in plan.rules:
         if rule.wants_meta:
             return "a rule asks for meta"
-        if isinstance(rule, Backward) and rule.clears_saved:
+        if isinstance(rule, BackwardRule) and rule.clears_saved:
             return "the rule frees what was saved (clear_saved=)"
-        if isinstance(rule, Backward) and rule.saving:
+        if isinstance(rule, BackwardRule) and rule.saving:
             return "the rule saves by a policy (saving=)"
     return "the reference computes gradients of hidden outputs" if any(plan.saved_for_hidden.values()) else None
 

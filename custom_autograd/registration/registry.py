@@ -23,7 +23,7 @@ from custom_autograd.core.signatures import (
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernels import Kernels
-from custom_autograd.registration.rule_types import Registration, Registrations, Rule
+from custom_autograd.registration.rule_types import ReferenceRule, Registration, Registrations, Rule
 from custom_autograd.schema.names import Name
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition, changes
@@ -146,7 +146,7 @@ class OpRecord:
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
         """Return the computation in differentiable PyTorch operations, or None."""
-        rule = self.registrations.reference
+        rule = self.registrations.get(ReferenceRule)
         if rule is not None:
             return rule.function
         return self.declaration.function if self.declaration.is_reference else None
@@ -154,13 +154,13 @@ class OpRecord:
     @property
     def reference_location(self) -> str:
         """Return file:line of the reference; of the declaration, if that has it or there is none."""
-        rule = self.registrations.reference
+        rule = self.registrations.get(ReferenceRule)
         return self.declaration.location if rule is None else rule.location
 
     @property
     def is_inlined(self) -> bool:
         """Return True if compiled graphs may hold something else in place of the op."""
-        return self.registrations.inline is not None or any(kernel.is_inlined for kernel in self.kernels.all())
+        return any(one.is_inlined for one in (*self.registrations.all(), *self.kernels.all()))
 
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.

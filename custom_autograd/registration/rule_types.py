@@ -1,18 +1,18 @@
-"""The types of what is registered for an op, one for each `register_...` method, and all of them as one value.
+"""What is registered for an op: the base of all rules, those that several rooms read, and all of one op as one value.
 
-Those that only their capability reads are in the file of the capability, such as `Effect`.
+The other rules are in the file of their capability, such as `Effect`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import field
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.policies import CastPolicy, SavingPolicy
+from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.schema.schema import Schema
 
 NEEDS = "needs"
@@ -52,14 +52,18 @@ class Registration:
     location: str
 
     @property
-    def title(self) -> str:
-        """Return the words for it in messages, which are its own within one op."""
-        return self.kind
-
-    @property
-    def part(self) -> str:
+    def part(self) -> Hashable:
         """Return the part of the op that it is for; registrations of one class for several parts stand side by side."""
         return ""
+
+    @property
+    def title(self) -> str:
+        """Return the words for it in messages, which are its own within one op."""
+        return f"{self.kind} {self.part}".rstrip()
+
+    def excludes(self, other: Registration) -> bool:
+        """Return True if it replaces another one that is of another class, or for another part."""
+        return False
 
     @property
     def where(self) -> str:
@@ -79,6 +83,11 @@ class Registration:
     @property
     def orders_calls(self) -> bool:
         """Return True if compilers must keep the calls of the op in order."""
+        return False
+
+    @property
+    def is_inlined(self) -> bool:
+        """Return True if compiled graphs hold something else in place of the op."""
         return False
 
 
@@ -159,7 +168,7 @@ def is_in_cpp(function: Function) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Backward(GradientRule):
+class BackwardRule(GradientRule):
     """The gradients of all inputs, from `register_backward`.
 
     Attributes:
@@ -170,6 +179,10 @@ class Backward(GradientRule):
     kind = "backward"
     saving: Mapping[str, SavingPolicy] = field(default_factory=dict[str, SavingPolicy])
     clears_saved: bool = False
+
+    def excludes(self, other: Registration) -> bool:
+        """Return True for every other rule that returns gradients."""
+        return isinstance(other, (Gradient, DropIn))
 
     @property
     def settings(self) -> str:
@@ -189,18 +202,20 @@ class Gradient(GradientRule):
     named: tuple[str, ...]
 
     @property
-    def title(self) -> str:
-        """Return the word for it and the inputs."""
-        return self.title_of(self.named)
+    def part(self) -> str:
+        """Return the inputs."""
+        return ", ".join(self.named)
 
     @classmethod
     def title_of(cls, named: tuple[str, ...]) -> str:
         """Return the title of the gradients of these inputs."""
         return f"{cls.kind} {', '.join(named)}"
 
-    def overlaps(self, other: Gradient) -> bool:
-        """Return True if both return the gradient of one input."""
-        return not set(self.inputs).isdisjoint(other.inputs)
+    def excludes(self, other: Registration) -> bool:
+        """Return True for whatever returns all gradients, or that of one of its inputs."""
+        if isinstance(other, Gradient):
+            return not set(self.inputs).isdisjoint(other.inputs)
+        return isinstance(other, (BackwardRule, DropIn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +240,10 @@ class DropIn(Rule):
         """Return the backward and, if there is one, the setup_context."""
         return (self.function,) if self.setup_context is None else (self.function, self.setup_context)
 
+    def excludes(self, other: Registration) -> bool:
+        """Return True for every other rule that returns gradients."""
+        return isinstance(other, GradientRule)
+
 
 @dataclass(frozen=True, slots=True)
 class Jvp(NamedRule):
@@ -239,14 +258,14 @@ class Jvp(NamedRule):
 
 
 @dataclass(frozen=True, slots=True)
-class Fake(Rule):
+class FakeRule(Rule):
     """The op's results without data, from `register_fake`."""
 
     kind = "fake"
 
 
 @dataclass(frozen=True, slots=True)
-class Reference(Rule):
+class ReferenceRule(Rule):
     """The op in differentiable PyTorch operations, from `register_reference`.
 
     Attributes:
@@ -258,117 +277,40 @@ class Reference(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Vmap(Rule):
-    """Batching, from `register_vmap`."""
-
-    kind = "vmap"
-
-
-@dataclass(frozen=True, slots=True)
 class Samples(Rule):
     """A generator of samples, from `register_samples`."""
 
     kind = "samples"
 
 
-@dataclass(frozen=True, slots=True)
-class Autocast(Registration):
-    """The casts under autocast on one device type, from `register_autocast`."""
-
-    kind = "autocast"
-    policy: CastPolicy
-
-    @property
-    def title(self) -> str:
-        """Return the word for it and the device type."""
-        return f"{self.kind} {self.policy.device_type}"
-
-    @property
-    def settings(self) -> str:
-        """Return the text of the policy."""
-        return repr(self.policy)
-
-
-@dataclass(frozen=True, slots=True)
-class Inline(Registration):
-    """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
-
-    Attributes:
-        inline: "reference".
-    """
-
-    kind = "inline"
-    inline: str
-
-    @property
-    def settings(self) -> str:
-        """Return what it is."""
-        return self.inline
-
-
-@dataclass(frozen=True, slots=True)
-class TorchDispatch(Rule):
-    """The rule of the op for a tensor subclass or a mode, from `register_torch_dispatch`."""
-
-    kind = "torch_dispatch"
-    cls: type
-
-    @property
-    def class_name(self) -> str:
-        """Return the module and the name of the class."""
-        return f"{self.cls.__module__}.{self.cls.__qualname__}"
-
-    @property
-    def title(self) -> str:
-        """Return the word for it and the class."""
-        return f"{self.kind} {self.class_name}"
-
-
 R = TypeVar("R", bound=Registration)
-
-Key: TypeAlias = tuple[type[Registration], str]
-"""What tells registrations apart that one capability declares: the class, and the part of the op."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """Everything that is registered for one op, besides kernels. Replaced as a whole, never changed."""
+    """Everything that is registered for one op, besides kernels. Replaced as a whole, never changed.
 
-    backward: Backward | None = None
-    gradients: tuple[Gradient, ...] = ()
-    drop_in: DropIn | None = None
-    jvp: Jvp | None = None
-    fake: Fake | None = None
-    reference: Reference | None = None
-    vmap: Vmap | None = None
-    samples: Samples | None = None
-    inline: Inline | None = None
-    autocast: Mapping[str, Autocast] = field(default_factory=dict[str, Autocast])
-    torch_dispatch: Mapping[type, TorchDispatch] = field(default_factory=dict[type, TorchDispatch])
-    others: Mapping[Key, Registration] = field(default_factory=dict[Key, Registration])
+    Attributes:
+        rules: by their class and the part of the op that they are for.
+    """
 
-    def get(self, cls: type[R]) -> R | None:
-        """Return what is registered of a type that one capability declares, or None."""
-        return cast(R | None, self.others.get((cls, "")))
+    rules: Mapping[tuple[type[Registration], Hashable], Registration] = field(default_factory=dict[Any, Registration])
+
+    def get(self, cls: type[R], part: Hashable = "") -> R | None:
+        """Return what is registered of a class, for a part of the op if there may be several, or None."""
+        return cast(R | None, self.rules.get((cls, part)))
 
     def all_of(self, cls: type[R]) -> tuple[R, ...]:
-        """Return all that are registered of a type, one for each part of the op."""
-        return tuple(one for one in self.others.values() if isinstance(one, cls))
+        """Return all that are registered of a class, one for each part of the op."""
+        return tuple([one for one in self.rules.values() if isinstance(one, cls)])
 
     def all(self) -> tuple[Registration, ...]:
         """Return all registrations."""
-        single = (self.jvp, self.fake, self.reference, self.vmap, self.samples, self.inline)
-        present = tuple(one for one in single if one is not None)
-        several = (*self.autocast.values(), *self.torch_dispatch.values(), *self.others.values())
-        return (*self.gradient_rules(), *present, *several)
+        return tuple(self.rules.values())
 
-    def gradient_rules(self) -> tuple[Backward | Gradient | DropIn, ...]:
+    def gradient_rules(self) -> tuple[GradientRule | DropIn, ...]:
         """Return the rules that return gradients: one whole backward, or one per input or group of inputs."""
-        return (*self.named_gradient_rules(), *(() if self.drop_in is None else (self.drop_in,)))
-
-    def named_gradient_rules(self) -> tuple[Backward | Gradient, ...]:
-        """Return those that are bound by the names of their parameters."""
-        return self.gradients if self.backward is None else (self.backward, *self.gradients)
+        return (*self.all_of(GradientRule), *self.all_of(DropIn))
 
     def left_out_of(self, later: Registrations) -> tuple[Registration, ...]:
         """Return what is not among later registrations: what a new one has replaced."""
@@ -377,23 +319,6 @@ class Registrations:
 
     def with_(self, new: Registration) -> Registrations:
         """Return these registrations with a new one, without those that it replaces."""
-        match new:
-            case Backward():
-                return replace(self, backward=new, gradients=(), drop_in=None)
-            case DropIn():
-                return replace(self, backward=None, gradients=(), drop_in=new)
-            case Gradient():
-                return replace(self, backward=None, gradients=self._gradients_with(new), drop_in=None)
-            case Autocast():
-                return replace(self, autocast={**self.autocast, new.policy.device_type: new})
-            case TorchDispatch():
-                return replace(self, torch_dispatch={**self.torch_dispatch, new.cls: new})
-            case Jvp() | Fake() | Reference() | Vmap() | Samples() | Inline():
-                single: dict[str, Any] = {new.kind: new}  # the field has the name of the kind (Any: its own class)
-                return replace(self, **single)
-            case _:
-                return replace(self, others={**self.others, (type(new), new.part): new})
-
-    def _gradients_with(self, new: Gradient) -> tuple[Gradient, ...]:
-        kept = {one.named: one for one in self.gradients if one.named == new.named or not one.overlaps(new)}
-        return tuple({**kept, new.named: new}.values())
+        place = type(new), new.part
+        kept = {key: one for key, one in self.rules.items() if key == place or not new.excludes(one)}
+        return Registrations({**kept, place: new})

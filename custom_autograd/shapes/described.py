@@ -13,6 +13,7 @@ from custom_autograd.core.errors import CustomAutogradError, FakeUnavailable, Re
 from custom_autograd.core.messages import quote, show
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.schema.schema import Output, Schema
 from custom_autograd.shapes.contract import LineMismatch, check_line, numbers_of
 from custom_autograd.shapes.notation import Line, Shape, SizeMismatch
@@ -156,7 +157,7 @@ def can_have_fake(schema: Schema) -> bool:
 
 def follows_fake(described: DescribedOp, record: OpRecord, values: Mapping[str, Any]) -> bool:  # Any: arguments
     """Return True if the fake of a call follows from its line."""
-    has_other = record.registrations.fake is not None or record.reference() is not None
+    has_other = record.registrations.get(FakeRule) is not None or record.reference() is not None
     is_said = can_have_fake(record.declaration.schema) and described.line(values).unknown_output() is None
     return is_said and not has_other
 

@@ -15,6 +15,7 @@ from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import CheckError, ShapeError
 from custom_autograd.core.messages import first_line
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Samples
 from custom_autograd.schema.annotations import hints_of
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.schema.schema import Argument
@@ -55,7 +56,7 @@ MOST_TRIED = 32
 
 def find_samples(record: OpRecord) -> Callable[[TensorFactory], Iterable[Sample]] | None:
     """Return the registered generator of samples, else one that follows from the line; None if there is neither."""
-    rule, described = record.registrations.samples, described_op(record)
+    rule, described = record.registrations.get(Samples), described_op(record)
     if rule is not None:
         return rule.function
     if described is None or adapter_of(record.declaration).has_containers:

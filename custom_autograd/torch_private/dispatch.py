@@ -6,6 +6,7 @@
 - `_C._dispatch_tls_is_dispatch_key_excluded`, `_C._dispatch_tls_set_dispatch_key_excluded`,
   `_C._PreserveDispatchKeyGuard`: the handler of a TorchDispatchMode runs with all keys above Python left out, and
   no public function takes them in again (torch 2.11 to 2.15).
+- `_C._is_any_autocast_enabled`: the public question is asked for one device type.
 - `_C._dispatch_key_for_device`: the name of a device type's key; also what says that a device type does not exist.
 - `Library._register_torch_dispatch_rule`, `Library.m.register_ad_inplace_or_view_fallback`, `OpOverload.redispatch`:
   what `torch.library.CustomOpDef` itself uses.
@@ -98,6 +99,10 @@ def heed_lazy_bits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -
         for key in LAZY:
             _C._dispatch_tls_set_dispatch_key_excluded(key, False)
         return function(*args, **kwargs)
+
+
+is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled
+"""Return True if autocast is on for any device type: the public question is asked for one."""
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:  # Any: the guard object

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.capabilities.autocast import policies_of
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.messages import quote, show
@@ -185,9 +186,9 @@ def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: 
 
     In-place and out= operations do not take part in autocast, PyTorch's own neither.
     """
-    for device in op.registrations.autocast:
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
+    for policy in policies_of(op):
+        if torch.is_autocast_enabled(policy.device_type):
+            with torch.autocast(policy.device_type, enabled=False):
                 return _call_op(op, args, kwargs)
     if torch.compiler.is_dynamo_compiling() or op.declaration.schema.may_return_inputs:
         assert op.dispatched is not None

@@ -25,7 +25,7 @@ from custom_autograd.execution.kernel_options import KernelOptions
 from custom_autograd.registration import registry
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Fake
+from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.registration.rules import check_call
 from custom_autograd.schema.schema import INPLACE, OUT, SUFFIXES, Schema, find_problem, out_names, variant_of
 from custom_autograd.torch_private import transforms
@@ -202,7 +202,7 @@ class Variant(ABC):
             name, schema, compose, op.location, None, tags, is_reference=False, composition=compose
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        record = declare.define(declaration, Fake(op.location, compose), replace=is_old)
+        record = declare.define(declaration, FakeRule(op.location, compose), replace=is_old)
         record.modules = self.op.modules
         return record
 
@@ -288,7 +288,7 @@ class Variant(ABC):
         self, run_fake: Callable[..., Metadata | None], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Metadata | None:
         """Return the metadata of the op's visible outputs, or None if it depends on data."""
-        rule = self.op.registrations.fake
+        rule = self.op.registrations.get(FakeRule)
         function = self.op.reference() if rule is None else rule.function
         if function is None:
             raise self.op.declaration.origin().error(

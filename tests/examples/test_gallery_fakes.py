@@ -7,6 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from custom_autograd.registration.registry import OpRecord, all_records
+from custom_autograd.registration.rule_types import Samples
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import call_on, target_of
@@ -22,7 +23,7 @@ def records() -> list[OpRecord]:
     for path in sorted(GALLERY.glob("*.py")):
         load(path.stem)
     found = [record for record in all_records() if record.name.startswith("gallery::")]
-    return [record for record in found if None in record.kernels and record.registrations.samples is not None]
+    return [record for record in found if None in record.kernels and record.registrations.get(Samples) is not None]
 
 
 RECORDS = {record.name: record for record in records() if record.name not in NOT_COMPARED}
@@ -41,7 +42,7 @@ def strides_of(function: Callable[..., object], sample: Sample) -> list[tuple[to
 @pytest.mark.parametrize("name", RECORDS)
 def test_results_of_the_default_kernel_have_the_strides_of_the_fake(name: str) -> None:
     target = target_of(RECORDS[name])
-    rule = RECORDS[name].registrations.samples
+    rule = RECORDS[name].registrations.get(Samples)
     assert rule is not None
     samples = [sample for sample in rule.function(TensorFactory(dtype=torch.float64)) if sample.error is None]
     for sample in samples:

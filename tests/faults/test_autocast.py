@@ -8,8 +8,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import custom_op
-from custom_autograd.capabilities.autocast import parse_policy
-from custom_autograd.registration.rule_types import Autocast
+from custom_autograd.capabilities.autocast import AutocastRule, parse_policy
 from custom_autograd.schema.samples import Sample
 
 result_of = verdict("autocast", lambda make: [Sample(make(4, 3), make(3, 4))])
@@ -97,7 +96,7 @@ def ignored_in_containers(x: Tensor, p: Weights) -> Tensor:
 def _known_but_not_attached(op, casts, output=None):
     """A policy of which the dispatcher knows nothing."""
     policy = parse_policy(op._record.declaration, "cpu", casts, output)
-    op._record.add(Autocast("nowhere", policy), replace=False)
+    op._record.add(AutocastRule("nowhere", policy), replace=False)
 
 
 _known_but_not_attached(not_followed, "lower")

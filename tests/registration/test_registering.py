@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import RegistrationError, custom_op
+from custom_autograd.registration.rule_types import FakeRule
 
 
 def body(x: Tensor, w: Tensor, n: int = 2, *, s: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -432,7 +433,7 @@ def test_a_refused_second_rule_leaves_the_first(op):
     with pytest.raises(RegistrationError):
         op.register_fake(second)
 
-    assert first is op._record.registrations.fake.function
+    assert first is op._record.registrations.get(FakeRule).function
 
 
 def test_autocast_twice_raises(op):

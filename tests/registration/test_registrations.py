@@ -2,15 +2,9 @@
 
 import pytest
 
-from custom_autograd.registration.rule_types import (
-    Autocast,
-    Backward,
-    DropIn,
-    Fake,
-    Gradient,
-    Registrations,
-    TorchDispatch,
-)
+from custom_autograd.capabilities.autocast import AutocastRule
+from custom_autograd.capabilities.subclasses.capability import TorchDispatch
+from custom_autograd.registration.rule_types import BackwardRule, DropIn, FakeRule, Gradient, Registrations
 from custom_autograd.schema.policies import CastPolicy
 
 
@@ -26,11 +20,11 @@ def gradient_of(*names):
     return Gradient("file.py:1", function, (), names, False, True, frozenset(), None, names)
 
 
-BACKWARD = Backward("file.py:1", function, (), (), False, True, frozenset(), None)
+BACKWARD = BackwardRule("file.py:1", function, (), (), False, True, frozenset(), None)
 DROP_IN = DropIn("file.py:1", function, None, False, False)
 X, W, BOTH = gradient_of("x"), gradient_of("w"), gradient_of("x", "w")
-FAKE = Fake("file.py:1", function)
-ON_CPU, ON_CUDA = (Autocast("file.py:1", CastPolicy(device, "", {}, {})) for device in ("cpu", "cuda"))
+FAKE = FakeRule("file.py:1", function)
+ON_CPU, ON_CUDA = (AutocastRule("file.py:1", CastPolicy(device, "", {}, {})) for device in ("cpu", "cuda"))
 
 
 def registrations(*rules):
@@ -73,7 +67,7 @@ def test_a_rule_that_is_there_conflicts_with_nothing():
 def test_a_gradient_that_is_replaced_keeps_its_place():
     again = gradient_of("x")
 
-    assert (again, W) == registrations(X, W, again).gradients
+    assert (again, W) == registrations(X, W, again).all_of(Gradient)
 
 
 def test_titles_say_what_a_registration_is_for():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from custom_autograd.capabilities.autocast import AutocastRule
 from custom_autograd.execution.attaching import attach_device
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import map_tensors
@@ -24,8 +25,8 @@ def serve_by_host_kernels(record: OpRecord, *, device_type: str | None = "cpu") 
 
 def copy_autocast_policy(record: OpRecord) -> None:
     """Register the policy that an op has for the CPU for the device too."""
-    rule = record.registrations.autocast.get("cpu")
-    if rule is not None and backend.NAME not in record.registrations.autocast:
+    rule = record.registrations.get(AutocastRule, "cpu")
+    if rule is not None and record.registrations.get(AutocastRule, backend.NAME) is None:
         record.handle.register_autocast(backend.NAME, rule.policy.arguments, output=rule.policy.outputs or None)
 
 

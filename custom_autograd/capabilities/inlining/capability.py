@@ -18,13 +18,37 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.dispatch import FunctionalTensorMode, register_torch_dispatch
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Registration):
+    """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
+
+    Attributes:
+        inline: "reference".
+    """
+
+    kind = "inline"
+    inline: str
+
+    @property
+    def settings(self) -> str:
+        """Return what it is."""
+        return self.inline
+
+    @property
+    def is_inlined(self) -> bool:
+        """Return True."""
+        return True
 
 
 class Inlining(Capability):
@@ -46,7 +70,7 @@ class Inlining(Capability):
         if kernels:
             titles = " and the ".join(f"{kernel.label} ({kernel.location})" for kernel in kernels)
             return f"registered: compiled graphs hold the {titles}"
-        if record.registrations.inline is None:
+        if record.registrations.get(Inline) is None:
             return "none: a compiled graph holds the op as one node"
         if record.reference() is None:
             return f"declared ({record.declaration.location}), and there is no reference: compiling raises"

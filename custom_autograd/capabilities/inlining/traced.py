@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.capabilities.inlining.capability import Inline
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.kernels.launches import is_interpreted, recorded
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.torch_private import dispatch, fakes
 from custom_autograd.values.results import ResultReader
 from custom_autograd.values.tensors import first_tensor, tensors_in
@@ -48,7 +50,7 @@ def find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Trace
     kernel = _find_kernel(record, bind, args, kwargs)
     if kernel is not None:
         return Traced(kernel.label, kernel.location, kernel.function, kernel)
-    if record.registrations.inline is not None:
+    if record.registrations.get(Inline) is not None:
         return Traced("reference", record.reference_location, record.reference(), None)
     return None
 
@@ -155,7 +157,7 @@ def _own(tensor: Any, taken: set[int | None]) -> Any:  # Any: a tensor, or None 
 
 def _expected(record: OpRecord, traced: Traced, bind: Binder, arguments: dict[str, Any]) -> list[Any] | None:
     """Return the results of the fake, one for each output, or None if there is no fake to compare with."""
-    rule = record.registrations.fake
+    rule = record.registrations.get(FakeRule)
     fake = rule.function if rule is not None else record.reference() if traced.kernel is not None else None
     if fake is None:
         return None

@@ -12,10 +12,11 @@ from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.execution.generated import generated_code_of
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.dispatcher_library import enclosed, implement
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import TorchDispatch
+from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.rules import check_signature
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import register_torch_dispatch
@@ -55,6 +56,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
 
 
+@dataclass(frozen=True, slots=True)
+class TorchDispatch(Rule):
+    """The rule of the op for a tensor subclass or a mode, from `register_torch_dispatch`."""
+
+    kind = "torch_dispatch"
+    cls: type
+
+    @property
+    def class_name(self) -> str:
+        """Return the module and the name of the class."""
+        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    @property
+    def part(self) -> type:
+        """Return the class."""
+        return self.cls
+
+    @property
+    def title(self) -> str:
+        """Return the word for it and the class."""
+        return f"{self.kind} {self.class_name}"
+
+
 class Subclasses(Capability):
     """One rule per subclass or mode; all others take the op apart through their own `__torch_dispatch__`."""
 
@@ -66,9 +90,9 @@ class Subclasses(Capability):
             over_values = _over_values(record)
             _attach_above_autograd(record, over_values)
             _register(record, NestedTensor, _nested_dispatch(record, over_values))
-        for cls in record.registrations.torch_dispatch:
-            if cls not in record.attached:
-                _register(record, cls, _dispatch(record, cls))
+        for rule in record.registrations.all_of(TorchDispatch):
+            if rule.cls not in record.attached:
+                _register(record, rule.cls, _dispatch(record, rule.cls))
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Add what to do to an error by which a subclass refuses the op."""
@@ -77,8 +101,9 @@ class Subclasses(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return the classes that have a rule."""
-        classes = [rule.class_name for rule in record.registrations.torch_dispatch.values()]
-        if torch.Tag.pointwise in record.declaration.tags and NestedTensor not in record.registrations.torch_dispatch:
+        classes = [rule.class_name for rule in record.registrations.all_of(TorchDispatch)]
+        is_derived = record.registrations.get(TorchDispatch, NestedTensor) is None
+        if torch.Tag.pointwise in record.declaration.tags and is_derived:
             classes.append("jagged tensors (pointwise: over their values)")
         return f"registered: {', '.join(classes)}" if classes else "none: each class's own __torch_dispatch__"
 
@@ -93,7 +118,9 @@ def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:
     def dispatch(
         *args: Any, **kwargs: Any
     ) -> Any:  # Any: (mode or class, func, types, args, kwargs), as torch passes it
-        return record.registrations.torch_dispatch[cls].function(*args, **kwargs)
+        rule = record.registrations.get(TorchDispatch, cls)
+        assert rule is not None  # it is attached for a rule, which only another one can replace
+        return rule.function(*args, **kwargs)
 
     return dispatch
 
@@ -117,7 +144,7 @@ def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) ->
 
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:  # Any: a set of dispatch keys; as above
-        if NestedTensor in record.registrations.torch_dispatch:
+        if record.registrations.get(TorchDispatch, NestedTensor) is not None:
             return generated_code_of(record).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)
 
@@ -131,7 +158,7 @@ def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Calla
     over_all = enclosed(record.declaration.schema, over_values)
 
     def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as above
-        rule = record.registrations.torch_dispatch.get(NestedTensor)
+        rule = record.registrations.get(TorchDispatch, NestedTensor)
         if rule is not None:
             return rule.function(cls, func, types, args, kwargs)
         return over_all(*args, **(kwargs or {}))

@@ -14,11 +14,11 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.execution import current_device
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.reference import is_about_randomness
-from custom_autograd.registration import rule_types
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Rule
+from custom_autograd.registration.rule_types import Jvp, Rule
 from custom_autograd.registration.rules import check_signature, keywords_of, positional_of
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.schema.named_tuples import results_in_order
@@ -40,13 +40,20 @@ if TYPE_CHECKING:
 # errors.
 
 
+@dataclass(frozen=True, slots=True)
+class VmapRule(Rule):
+    """Batching, from `register_vmap`."""
+
+    kind = "vmap"
+
+
 def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
     """Return what runs the rule that is registered now, for calls by position; it returns None for other calls.
 
     Returns:
         None if the op has no rule, a line of shapes, more than one output, or arguments of other kinds.
     """
-    rule, schema = record.registrations.vmap, record.declaration.schema
+    rule, schema = record.registrations.get(VmapRule), record.declaration.schema
     if rule is None or described_op(record) is not None or schema.is_one_tuple or len(schema.outputs) != 1:
         return None
     if schema.outputs[0].type != "Tensor" or schema.outputs[0].alias_of is not None:
@@ -89,7 +96,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEY = "FuncTorchBatched"
 
 
-class Vmap(Capability):
+class VmapCapability(Capability):
     """Batching of every op."""
 
     name = "vmap"
@@ -101,7 +108,7 @@ class Vmap(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return which of the ways are taken."""
-        found = registered(record.registrations.vmap)
+        found = registered(record.registrations.get(VmapRule))
         if found is not None:
             return found
         described = _described(record)
@@ -116,7 +123,7 @@ def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
     # Autograd through the reference would take the place of a rule that is not its derivative.
-    rules = [*record.registrations.gradient_rules(), record.registrations.jvp]
+    rules = [*record.registrations.gradient_rules(), record.registrations.get(Jvp)]
     has_surrogate = any(rule is not None and rule.surrogate for rule in rules)
     return None if has_surrogate or record.declaration.schema.mutated_arguments else record.reference()
 
@@ -153,7 +160,7 @@ def _way(record: OpRecord, bind: Binder) -> Callable[..., Any]:
 
 def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
     """Return the batching kernel for all calls."""
-    schema, rule, overload = record.declaration.schema, record.registrations.vmap, opened(record)
+    schema, rule, overload = record.declaration.schema, record.registrations.get(VmapRule), opened(record)
     described, reference = _described(record), _find_reference(record)
     is_plain = bool(schema.outputs) and not any(one.alias_of and not one.is_view for one in schema.outputs)
     has_sizes = described_op(record) is not None and level_of(record.validation) != "off"
@@ -300,5 +307,5 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     registered = adapter.vmap_rule(registered)
     positional = ["info", "in_dims", *positional_of(schema)]
     check_signature(record.declaration, "vmap rule", registered, positional, keywords_of(schema))
-    add(record, rule_types.Vmap(location_of(function), registered), replace=replace)
+    add(record, VmapRule(location_of(function), registered), replace=replace)
     return function

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from custom_autograd.capabilities.autocast import AutocastRule, policies_of
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
@@ -110,9 +111,9 @@ def _under_autocast(target: Target, sample: Sample, plain: Results) -> Iterator[
     """Compare a call under autocast with the fake, and with the policy unless the op lacks one for the device type."""
     device_type = device_type_of(sample)
     record = record_of(target)
-    policies = {} if record is None else record.registrations.autocast
-    if policies and device_type not in policies:
-        reason = f"the op has an autocast policy for {' and '.join(policies)}, but not for {device_type}"
+    with_policy = [] if record is None else [policy.device_type for policy in policies_of(record)]
+    if with_policy and device_type not in with_policy:
+        reason = f"the op has an autocast policy for {' and '.join(with_policy)}, but not for {device_type}"
         yield skipped(reason, advice=f"{reason}: call register_autocast({device_type!r}, ...)")
         return
     with torch.autocast(device_type, LOW):
@@ -151,7 +152,7 @@ def _against_fake(
 
 def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
     record = record_of(target)
-    rule = None if record is None else record.registrations.autocast.get(device_type_of(sample))
+    rule = None if record is None else record.registrations.get(AutocastRule, device_type_of(sample))
     if record is None or rule is None:
         yield _roughly(output_names(target, len(plain.outputs)), found.outputs, plain.outputs)
         return

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from custom_autograd.capabilities.autocast import AutocastRule
 from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, is_plain
 from custom_autograd.core.locations import unwrap
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Autocast, Registration, Rule
+from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, skipped
 from custom_autograd.verification.harness.records import record_of
@@ -74,7 +75,7 @@ def _unseen(rule: Registration, what: str) -> Finding:
 
 def _changed(rule: Registration) -> Iterator[tuple[str, Registration]]:
     """Yield what a rule depends on, in words, each with the rule in which that is another."""
-    if isinstance(rule, Autocast):
+    if isinstance(rule, AutocastRule):
         yield "its policy", replace(rule, policy=replace(rule.policy, text=CHANGE))
     elif isinstance(rule, Rule):
         for what, function in _changes(rule.function):

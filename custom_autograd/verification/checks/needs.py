@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from custom_autograd.registration.rule_types import Gradient
+from custom_autograd.registration.rule_types import Gradient, GradientRule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import Overload, Watch, arguments_of_overload, name_of_overload
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
@@ -165,5 +165,5 @@ def _waste(target: Target, function: TensorFunction, position: int, everything: 
 def _is_promised(target: Target, name: str) -> bool:
     """Return True if a rule of the op takes what is needed."""
     record = record_of(target)
-    rules = () if record is None else record.registrations.named_gradient_rules()
+    rules = () if record is None else record.registrations.all_of(GradientRule)
     return any(rule.wants_needs or (isinstance(rule, Gradient) and rule.named == (name,)) for rule in rules)

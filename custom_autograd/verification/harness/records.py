@@ -5,6 +5,7 @@ from typing import Any
 
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.verification.harness.base import Finding, skipped
 from custom_autograd.verification.harness.known_kernels import key_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.targets import Target
@@ -18,7 +19,7 @@ def record_of(target: Target) -> OpRecord | None:
 def has_derived_fake(target: Target) -> bool:
     """Return True if the reference replaces a fake kernel, because none is registered."""
     record = record_of(target)
-    return record is not None and record.registrations.fake is None and record.reference() is not None
+    return record is not None and record.registrations.get(FakeRule) is None and record.reference() is not None
 
 
 def is_built(target: Target) -> bool:

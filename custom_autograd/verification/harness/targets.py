@@ -24,6 +24,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.execution.generated import source_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import ReferenceRule
 from custom_autograd.schema.samples import Sample, TensorFactory, TensorLeaf
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.sampling import find_samples
@@ -232,7 +233,7 @@ def _from_schema(call: Function, record: OpRecord, schema: Schema) -> Target:
         hidden=frozenset(position for position, output in enumerate(schema.outputs) if output.is_hidden),
         source=functools.partial(source_of, record),
     )
-    rule = record.registrations.reference
+    rule = record.registrations.get(ReferenceRule)
     return (
         target
         if rule is None

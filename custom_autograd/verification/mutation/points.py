@@ -21,14 +21,14 @@ from custom_autograd.registration import registry
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
-from custom_autograd.registration.rule_types import META, NEEDS, Backward, DropIn, Gradient, Jvp, special_names
+from custom_autograd.registration.rule_types import META, NEEDS, DropIn, GradientRule, Jvp, special_names
 from custom_autograd.torch_private import definitions, verification
 from custom_autograd.verification.harness.targets import target_of
 
 Function: TypeAlias = Callable[..., Any]
 """A user's rule or kernel (Any: of any signature)."""
 
-PointRule: TypeAlias = Backward | Gradient | DropIn | Jvp
+PointRule: TypeAlias = GradientRule | DropIn | Jvp
 Kind: TypeAlias = Literal["backward", "jvp", "kernel"]
 Style: TypeAlias = Literal["by name", "after ctx", "arguments"]
 
@@ -118,15 +118,15 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:
     registered = record.registrations
-    for rule in registered.named_gradient_rules():
+    for rule in registered.all_of(GradientRule):
         yield _gradient_of(record, rule)
-    if registered.drop_in is not None:
-        yield _drop_in_of(record, registered.drop_in)
-    if registered.jvp is not None:
-        yield _jvp_of(record, registered.jvp)
+    for drop_in in registered.all_of(DropIn):
+        yield _drop_in_of(record, drop_in)
+    for jvp in registered.all_of(Jvp):
+        yield _jvp_of(record, jvp)
 
 
-def _gradient_of(record: OpRecord, rule: Backward | Gradient) -> MutationPoint:
+def _gradient_of(record: OpRecord, rule: GradientRule) -> MutationPoint:
     schema = record.declaration.schema
     special = set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}
     return MutationPoint(
