@@ -150,8 +150,9 @@ def declare(
     if options.checkpoint == checkpointing.SAVE and schema.mutated_arguments:
         problem = "an op that writes to its arguments must run again, or its writes are lost"
         raise refuse(problem, expected="checkpoint='recompute', or None", found="checkpoint='save'")
+    modules = modules_of(function)
     declaration = Declaration(
-        name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, tree
+        name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, modules, tree
     )
     if options.schema is not None and written.signature is not None:
         check_order(declaration, "kernel", function, written.signature, positional_of(schema))
@@ -202,7 +203,7 @@ def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpR
     ]
     with all_or_nothing():
         record, replaced = registry.claim(declaration, replace=replace)
-        record.modules, record.capabilities = modules_of(function), CAPABILITIES
+        record.capabilities = CAPABILITIES
         record.kernels.add(*kernels or [declared_kernel(declaration)], replace=False)
         for rule in rules:
             record.add(rule, replace=False)
@@ -299,7 +300,7 @@ def pickled(record: OpRecord) -> tuple[str, tuple[str, ...]]:
             declared=record.declaration.location,
             do="pickle the op that has the name now, or declare this one under another",
         )
-    return record.name, record.modules
+    return record.name, record.declaration.modules
 
 
 def find_or_import(name: str, modules: str | tuple[str, ...]) -> OpRecord:

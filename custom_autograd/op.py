@@ -202,7 +202,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)
         self.__signature__ = declare.signature_of(record)
         with record.lock:
-            record.uncalled.add(self)
+            record.road.uncalled.add(self)
         if record.handle is None:
             with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
                 record.handle = self

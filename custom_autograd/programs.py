@@ -93,7 +93,7 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
                 name = op.name()
                 record = registry.find_record(name) or registry.find_record(name.replace(SUFFIX, "", 1))
                 if record is not None:
-                    found[name] = list(record.modules)
+                    found[name] = list(record.declaration.modules)
     return found
 
 

@@ -16,7 +16,7 @@ from custom_autograd.capabilities.autocast import policies_of
 from custom_autograd.capabilities.subclasses.capability import TorchDispatch
 from custom_autograd.capabilities.vmap.capability import VmapRule
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import DropIn, FakeRule, Rule
+from custom_autograd.registration.rule_types import DropInRule, FakeRule, Rule
 from custom_autograd.schema.policies import CastPolicy
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema or torch says
@@ -56,7 +56,7 @@ def _returns_nothing_new(*args: object, **kwargs: object) -> None:
 
 
 def _setup_context(record: OpRecord) -> Function | None:
-    rule = record.registrations.get(DropIn)
+    rule = record.registrations.get(DropInRule)
     return None if rule is None else rule.setup_context
 
 
@@ -86,7 +86,7 @@ ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
     "_disabled_kernel": lambda record: record.kernels.disabled,
     "_abstract_fn": _fake,
     "_setup_context_fn": _setup_context,
-    "_backward_fn": lambda record: _function(record.registrations.get(DropIn)),
+    "_backward_fn": lambda record: _function(record.registrations.get(DropInRule)),
     "_vmap_fn": lambda record: _function(record.registrations.get(VmapRule)),
     "_torch_dispatch_fns": lambda record: MappingProxyType(
         {rule.cls: rule.function for rule in record.registrations.all_of(TorchDispatch)}

@@ -52,8 +52,8 @@ def generated_python(monkeypatch):
     """Calls run generated Python, as where there is no C++ compiler."""
     monkeypatch.setattr(NativeCalls, "are_learnt", False)
     for record in all_records():
-        if record.proofs is not None:
-            record.proofs.forget()
+        if record.road.proofs is not None:
+            record.road.proofs.forget()
 
 
 @pytest.fixture(params=["native", "generated"])

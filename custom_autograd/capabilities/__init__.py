@@ -1,31 +1,31 @@
 """CAPABILITIES: the subsystems of PyTorch that learn about an op, in the order in which they attach."""
 
 from custom_autograd.capabilities.autocast import AutocastCapability
-from custom_autograd.capabilities.autograd import ForwardMode, ReverseMode
+from custom_autograd.capabilities.autograd import ForwardModeCapability, ReverseModeCapability
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake import FakeCapability
 from custom_autograd.capabilities.flops.capability import FlopCounting
 from custom_autograd.capabilities.inlining.capability import Inlining
-from custom_autograd.capabilities.kernels import Kernels
+from custom_autograd.capabilities.kernels import KernelsCapability
 from custom_autograd.capabilities.reference import VARIANTS
 from custom_autograd.capabilities.shapes.capability import ShapeNotation
-from custom_autograd.capabilities.subclasses.capability import Subclasses
+from custom_autograd.capabilities.subclasses.capability import SubclassesCapability
 from custom_autograd.capabilities.vmap.capability import VmapCapability
 from custom_autograd.registration.capability import Capability
-from custom_autograd.sharding.capability import Sharding
+from custom_autograd.sharding.capability import ShardingCapability
 
 CAPABILITIES: tuple[Capability, ...] = (
-    Kernels(),
+    KernelsCapability(),
     ShapeNotation(),
     FakeCapability(),
-    ReverseMode(),
-    ForwardMode(),
+    ReverseModeCapability(),
+    ForwardModeCapability(),
     VmapCapability(),
     AutocastCapability(),
-    Subclasses(),
-    Sharding(),
+    SubclassesCapability(),
+    ShardingCapability(),
     Checkpointing(),
     Effects(),
     FlopCounting(),

@@ -22,9 +22,9 @@ from custom_autograd.registration.rule_types import (
     META,
     NEEDS,
     BackwardRule,
-    DropIn,
+    DropInRule,
     Gradient,
-    Jvp,
+    JvpRule,
     is_in_cpp,
     special_names,
     value_names,
@@ -35,7 +35,7 @@ from custom_autograd.schema.policies import SavingPolicy
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ReverseMode(Capability):
+class ReverseModeCapability(Capability):
     """Reverse mode."""
 
     name = "backward"
@@ -58,7 +58,7 @@ class ReverseMode(Capability):
         return f"registered: {', '.join(parts)}"
 
 
-class ForwardMode(Capability):
+class ForwardModeCapability(Capability):
     """Forward mode: tangents."""
 
     name = "jvp"
@@ -68,7 +68,7 @@ class ForwardMode(Capability):
         plan = plan_of(record)
         if not plan.declaration.schema.differentiable_arguments:
             return "not differentiable"
-        found = registered(record.registrations.get(Jvp))
+        found = registered(record.registrations.get(JvpRule))
         if found is not None:
             return found
         once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
@@ -190,11 +190,11 @@ def register_jvp(record: OpRecord, function: F, *, surrogate: str | None, replac
     declaration = record.declaration
     flat = adapter_of(declaration).jvp_rule(function)
     special = special_names(declaration.schema, with_grads=False, with_tangents=True)
-    names = rules.bind_names(declaration, Jvp.kind, flat, value_names(declaration.schema), special)
+    names = rules.bind_names(declaration, JvpRule.kind, flat, value_names(declaration.schema), special)
     tangents = [name for name in special if name not in (NEEDS, META)]
-    rules.check_takes_one(declaration, Jvp.kind, flat, names, tangents, "tangent")
+    rules.check_takes_one(declaration, JvpRule.kind, flat, names, tangents, "tangent")
     rules.check_surrogate(declaration, flat, surrogate)
-    add(record, Jvp(location_of(flat), flat, names, surrogate), replace=replace)
+    add(record, JvpRule(location_of(flat), flat, names, surrogate), replace=replace)
     return function
 
 
@@ -222,7 +222,7 @@ def register_drop_in(
     rules.check_surrogate(record.declaration, backward, surrogate)
     backward, setup_context = adapter.drop_in(backward, setup_context)
     takes_keywords, by_keyword = (False, False) if setup_context is None else _setup_style(record, setup_context)
-    rule = DropIn(location_of(backward), backward, setup_context, takes_keywords, by_keyword, surrogate)
+    rule = DropInRule(location_of(backward), backward, setup_context, takes_keywords, by_keyword, surrogate)
     add(record, rule, replace=replace)
 
 

@@ -49,11 +49,11 @@ class FakeCapability(Capability):
         reader = ResultReader(record.declaration, str)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
-            if not record.is_traced:
-                record.is_traced = True
+            if not record.road.is_traced:
+                record.road.is_traced = True
                 for capability in record.capabilities:
                     capability.before_trace(record)
-            if record.uncalled:
+            if record.road.uncalled:
                 make_ready(record)
             arguments = bind.arguments(*args, **kwargs)
             check_sizes(record, arguments)

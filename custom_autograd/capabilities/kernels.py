@@ -23,7 +23,7 @@ from custom_autograd.torch_private.dispatch import key_of_device
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Kernels(Capability):
+class KernelsCapability(Capability):
     """The op's kernels, its Autograd kernel and its version counters."""
 
     name = "kernels"

@@ -31,7 +31,7 @@ def register_samples(record: OpRecord, function: F, *, replace: bool) -> F:
     return function
 
 
-class Variant(Capability):
+class VariantCapability(Capability):
     """One variant of every op that can have it."""
 
     def __init__(self, kind: str) -> None:
@@ -51,4 +51,4 @@ class Variant(Capability):
         return f"registered: {', '.join(shown)}; with gradients derived: the op, then a copy"
 
 
-VARIANTS = (Variant(INPLACE), Variant(OUT))
+VARIANTS = (VariantCapability(INPLACE), VariantCapability(OUT))

@@ -18,7 +18,7 @@ from torch import Tensor
 from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.list_ops import capabilities_of
 from custom_autograd.registration import registry
-from custom_autograd.registration.kernel import Choice
+from custom_autograd.registration.kernel import KernelChoice
 from custom_autograd.registration.kernels import kernel_behind
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.records import record_of
@@ -81,7 +81,7 @@ def kernel_of(target: Target, sample: Sample) -> str | None:
             record.kernels.choose(devices[0])
         )  # before: a first call may make another choice for the next ones
         call_on(target.call, sample.map(_without_gradient))
-        last = chosen.last if isinstance(chosen, Choice) else None
+        last = chosen.last if isinstance(chosen, KernelChoice) else None
         kernel = last or next(one for one in record.kernels.all() if one.function is chosen)
         is_replaced = getattr(kernel.given, "is_replaced", False)
         return f"{kernel.title}, its fallback" if is_replaced else kernel.title

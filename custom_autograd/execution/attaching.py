@@ -18,7 +18,7 @@ from custom_autograd.execution.proofs import Prover
 from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import DropIn
+from custom_autograd.registration.rule_types import DropInRule
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.compiler import outside_compilation
@@ -32,9 +32,9 @@ when_called: list[Callable[[OpRecord], None]] = []
 
 def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
-    if record.proofs is None:
-        record.proofs = Prover(record)
-    if record.dispatched is None or record.is_traced:  # a new function makes compiled callers trace the new rules
+    if record.road.proofs is None:
+        record.road.proofs = Prover(record)
+    if record.dispatched is None or record.road.is_traced:  # a new function makes compiled callers trace the new rules
         record.dispatched = DispatchedCalls(record)
     record.kernels.around = OnDevice()
     implement(record, "CompositeExplicitAutograd", _backend(record, None))
@@ -57,7 +57,7 @@ def _note_views(record: OpRecord) -> None:
     """
     schema = record.declaration.schema
     is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
-    if is_one and record.registrations.get(DropIn) is not None and "views" not in record.attached:
+    if is_one and record.registrations.get(DropInRule) is not None and "views" not in record.attached:
         assert record.library is not None
         dispatch.note_views(record.library, record.dispatcher_name.qualifier)
         record.attached.add("views")
@@ -79,7 +79,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
     @outside_compilation
     def backend(*args: Any, **kwargs: Any) -> Any:
         key = "cpu" if is_default and not kwargs and are_on_the_host(args) else device_type
-        run = road.get(key)
+        run = road.at_keys.get(key)
         if run is None:
             if device_type not in record.kernels:
                 raise mixed.unserved(args, kwargs)
@@ -108,7 +108,7 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
 
     @outside_compilation
     def autograd(keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = road.get("Autograd") or keep(road, "Autograd", find)
+        run = road.at_keys.get("Autograd") or keep(road, "Autograd", find)
         try:
             result = run(keyset, *args, **kwargs)
         except (TypeError, NotImplementedError) as error:

@@ -43,8 +43,8 @@ class AutogradWriter:
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
             source.line("$keys = $keyset & $BELOW_AUTOGRAD")
-            with source.block(f"if $record.around_autograd is not None and {self._is_odd()}"):
-                source.line(f"$result = $record.around_autograd({pass_on(schema)})")
+            with source.block(f"if $road.around_autograd is not None and {self._is_odd()}"):
+                source.line(f"$result = $road.around_autograd({pass_on(schema)})")
                 with source.block("if $result is not $NotImplemented"):
                     source.line("return $result")
             tensors = [a.name for a in schema.differentiable_arguments]
@@ -204,7 +204,7 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
     return {
         "overload": opened(record),
         **call.NAMES,
-        "record": record,
+        "road": record.road,
         "below": below,
         "remaining": remaining,
         "redispatch": dispatch.redispatcher(opened(record)),

@@ -165,11 +165,11 @@ def publish(record: OpRecord) -> None:
     would compile every caller again.
     """
     with record.lock:  # other threads may do the same
-        for handle in list(record.uncalled):
+        for handle in list(record.road.uncalled):
             type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
-            record.uncalled.discard(handle)
-    if record.proofs is not None:
-        record.proofs.take_over()
+            record.road.uncalled.discard(handle)
+    if record.road.proofs is not None:
+        record.road.proofs.take_over()
 
 
 def make_ready(record: OpRecord) -> None:
@@ -295,7 +295,7 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool, is_watched
             if is_watched:
                 with source.block("if $function is $watched"):
                     source.line("$kinds.add($kind)")
-                    source.line("$entry.proofs.expect()")
+                    source.line("$entry.road.proofs.expect()")
             source.line("return $result")
         source.line("return $kernel")
 

@@ -16,7 +16,7 @@ from custom_autograd.core.errors import GradientUnavailable, KernelError
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Jvp
+from custom_autograd.registration.rule_types import JvpRule
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import HANDED_BACK
@@ -33,7 +33,7 @@ def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: tak
     """Return the function that takes an op apart, now, or None."""
     if record.declaration.composition is not None:
         return record.declaration.composition
-    has_rules = bool(record.registrations.gradient_rules()) or record.registrations.get(Jvp) is not None
+    has_rules = bool(record.registrations.gradient_rules()) or record.registrations.get(JvpRule) is not None
     return None if has_rules or not record.declaration.schema.is_view else record.reference()
 
 

@@ -94,7 +94,7 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors and other values, b
 class DropIn:
     """Runs the rules of one `register_autograd`. Made once per plan; holds nothing of a call."""
 
-    def __init__(self, plan: Plan, rule: rule_types.DropIn) -> None:
+    def __init__(self, plan: Plan, rule: rule_types.DropInRule) -> None:
         schema = plan.declaration.schema
         self.is_one_tuple = schema.is_one_tuple
         self.plan = plan

@@ -14,7 +14,7 @@ from custom_autograd.execution.plan import Plan, plan_of
 from custom_autograd.execution.recording_code import RecordingCode, RecordingFacts
 from custom_autograd.execution.watching import Watcher
 from custom_autograd.registration.dispatcher_library import opened
-from custom_autograd.registration.kernel import Choice
+from custom_autograd.registration.kernel import KernelChoice
 from custom_autograd.registration.kernels import kernel_behind
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.rule import described_op
@@ -60,7 +60,7 @@ class GeneratedOp:
         """
         function = self._kernels.choose(device_type)
         behind = kernel_behind(function)
-        if isinstance(behind, Choice):
+        if isinstance(behind, KernelChoice):
             behind.watch = self.watch if self.is_checked else None
         watched = self.watch(function) if self._is_watched else function
         return self._around_kernel(watched) if self.is_checked else watched
@@ -122,7 +122,7 @@ class GeneratedOp:
 def generated_code_of(record: OpRecord) -> GeneratedOp:
     """Return the generated code of an op at the current level of validation, made again after a change of its rules."""
     level = validation.level_of(record.validation)
-    by_level = record.generated
+    by_level = record.road.generated
     generated = by_level.get(level)
     if generated is None:
         with record.lock:

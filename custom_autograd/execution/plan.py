@@ -9,7 +9,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.signatures import names_in
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import BackwardRule, DropIn, GradientRule, Jvp
+from custom_autograd.registration.rule_types import BackwardRule, DropInRule, GradientRule, JvpRule
 from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.schema.schema import Argument, Output
 
@@ -38,8 +38,8 @@ class Plan(NamedTuple):
 
     declaration: Declaration
     rules: tuple[GradientRule, ...]
-    drop_in: DropIn | None
-    jvp: Jvp | None
+    drop_in: DropInRule | None
+    jvp: JvpRule | None
     reference: Callable[..., Any] | None
     uncovered: tuple[str, ...]
     named_grads: frozenset[str]
@@ -120,18 +120,18 @@ def plan_of(record: OpRecord) -> Plan:
     rules, reference = registered.all_of(GradientRule), record.reference()
     if reference is not None and (schema.mutated_arguments or schema.is_view or schema.has_generator):
         reference = None
-    decided = record.declaration, rules, registered.get(DropIn), registered.get(Jvp), reference
-    if record.plan is None or record.plan[: len(decided)] != decided:
-        record.plan = _make_plan(*decided)
-    found: Plan = record.plan  # type: ignore[assignment]  # only this function sets it
+    decided = record.declaration, rules, registered.get(DropInRule), registered.get(JvpRule), reference
+    if record.road.plan is None or record.road.plan[: len(decided)] != decided:
+        record.road.plan = _make_plan(*decided)
+    found: Plan = record.road.plan  # type: ignore[assignment]  # only this function sets it
     return found
 
 
 def _make_plan(
     declaration: Declaration,
     rules: tuple[GradientRule, ...],
-    drop_in: DropIn | None,
-    jvp: Jvp | None,
+    drop_in: DropInRule | None,
+    jvp: JvpRule | None,
     reference: Callable[..., Any] | None,  # Any: takes and returns what the schema says
 ) -> Plan:
     incoming, valid = declaration.schema.results_by_grad, declaration.schema.differentiable_names

@@ -34,15 +34,15 @@ def start(record: OpRecord) -> bool:
     Returns:
         False if it cannot have them, or has them already.
     """
-    proofs = record.proofs
+    proofs = record.road.proofs
     if library.module is None or not isinstance(proofs, Prover) or proofs.native is not None:
         return False
     return _make_native(record, proofs, library.module)
 
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
-    proofs = record.proofs
-    if isinstance(proofs, Prover) and proofs.native is None and record.road:
+    proofs = record.road.proofs
+    if isinstance(proofs, Prover) and proofs.native is None and record.road.at_keys:
         _make_native(record, proofs, native)
 
 

@@ -106,7 +106,7 @@ class NativeCalls:
         self._release_if_moved()
         if not NativeCalls.are_learnt or tracked & self._fixed:
             return
-        proofs, epoch = self._record.proofs, changes.count
+        proofs, epoch = self._record.road.proofs, changes.count
         assert isinstance(proofs, Prover)
         keys = guards.names_of(seen), guards.names_of(shared)
         found = proofs.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)

@@ -29,6 +29,7 @@ class Declaration:
         is_reference: the function is written in differentiable PyTorch operations.
         signature: of the function as its author wrote it; None if it has none, or is not what a call runs.
         tree: the containers among its arguments and results, of which the schema has only the contents; or None.
+        modules: the modules one of which declares the op when it is imported.
         composition: the function calls other ops, which answer for gradients, batches and graphs; it is not a kernel.
     """
 
@@ -40,6 +41,7 @@ class Declaration:
     tags: tuple[torch.Tag, ...]
     is_reference: bool
     signature: inspect.Signature | None = None
+    modules: tuple[str, ...] = ()
     tree: object = None  # an ArgumentTree, of a layer above, which containers/op_adapter.py reads
     composition: Callable[..., Any] | None = None  # Any: as above
 

@@ -34,13 +34,13 @@ SUFFIX = "__output"
 Call = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
-class _Here(threading.local):
+class _InOutput(threading.local):
     """True while a kernel of the second op runs in this thread; what that calls stays with the second op."""
 
     is_in_output = False
 
 
-_here = _Here()
+_here = _InOutput()
 
 
 def staying(call: Call) -> Call:
@@ -114,7 +114,6 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
     record.library, record.dispatcher_name = library, dispatcher_name
     record.overload = _overload(dispatcher_name)
-    record.observed = dispatch.observed(record.overload)
     if record.declaration.schema.is_one_tuple:
         output = dispatcher_name.suffixed(SUFFIX)
         library.define(

@@ -20,7 +20,7 @@ from custom_autograd.schema.names import Name
 from custom_autograd.torch_private.thread_values import HandedOn
 
 if TYPE_CHECKING:
-    from custom_autograd.registration.kernels import Kernels
+    from custom_autograd.registration.kernels import KernelTable
 
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
@@ -127,14 +127,14 @@ class Condition:
         return f"when={name} ({words + ', ' if words else ''}{self.location}) returns False"
 
 
-class Choice:
+class KernelChoice:
     """Runs the first kernel that accepts the arguments; it is called as kernels are.
 
     Attributes:
         watch: makes a kernel one whose call is checked in full; None if nothing is checked.
     """
 
-    def __init__(self, kernels: Kernels, device_type: str | None) -> None:
+    def __init__(self, kernels: KernelTable, device_type: str | None) -> None:
         self._kernels = kernels
         self._device_type = device_type
         self._here = threading.local()

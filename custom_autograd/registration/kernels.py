@@ -17,8 +17,8 @@ from custom_autograd.core.signatures import is_other_closure, is_redefinition
 from custom_autograd.registration import kernel_errors
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import (
-    Choice,
     Kernel,
+    KernelChoice,
     declared_kernel,
     insisting,
     wanted_by_environment,
@@ -34,7 +34,7 @@ def _is_again(old: Kernel, new: Kernel) -> bool:
     return is_redefinition(old.given, new.given) and not is_other_closure(old.given, new.given)
 
 
-class Kernels(Mapping["str | None", Kernel]):
+class KernelTable(Mapping["str | None", Kernel]):
     """The kernels of one op: by device type, the one that is tried first; those for any device stand under None.
 
     What is held is never changed in place: readers in other threads see the old kernels or the new ones.
@@ -49,7 +49,7 @@ class Kernels(Mapping["str | None", Kernel]):
         self._switches: tuple[tuple[object, str, bool], ...] = ()
         self._chosen: dict[str | None, Function] = {}
         self._available: dict[str | None, Sequence[Kernel]] = {}
-        self._choices: dict[str | None, Choice] = {}
+        self._choices: dict[str | None, KernelChoice] = {}
         self._trusted: frozenset[Kernel] = frozenset()
         self._unavailable: dict[Kernel, str] = {}
         self._is_insisted_on = False
@@ -125,7 +125,7 @@ class Kernels(Mapping["str | None", Kernel]):
         first, is_certain = available[0], len(available) == 1 or available[0] in self._trusted
         if first.when is None and is_certain and not self._is_insisted_on:
             return first.function
-        return self._choices.setdefault(device_type, Choice(self, device_type))
+        return self._choices.setdefault(device_type, KernelChoice(self, device_type))
 
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what serves a device type, in order, but for what a thread forces."""
@@ -201,7 +201,7 @@ class Kernels(Mapping["str | None", Kernel]):
     def describe(self, function: Function) -> str:
         """Return what a chosen function is, for a message: "cpu kernel, k.py:12,"."""
         function = kernel_behind(function)
-        if isinstance(function, Choice) and function.last is not None:
+        if isinstance(function, KernelChoice) and function.last is not None:
             function = function.last.function
         for kernel in self.all():
             if kernel.function is function:

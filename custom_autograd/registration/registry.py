@@ -22,7 +22,7 @@ from custom_autograd.core.signatures import (
 )
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import Kernels
+from custom_autograd.registration.kernels import KernelTable
 from custom_autograd.registration.rule_types import ReferenceRule, Registration, Registrations, Rule
 from custom_autograd.schema.names import Name
 from custom_autograd.torch_private import dispatch
@@ -33,7 +33,7 @@ GeneratedCall: TypeAlias = Callable[..., Any]
 """A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
 
 
-class DispatchedCalls(Protocol):
+class CallsByDispatcher(Protocol):
     """The calls of one op by way of the dispatcher; see execution/generated.py."""
 
     generate: Callable[[], None]  # to be called before the two below are read
@@ -68,16 +68,34 @@ class GeneratedCode(Protocol):
         raise NotImplementedError
 
 
-class Road(dict["str | None", GeneratedCall]):
-    """What runs at the dispatch keys of one op, found at the first call and kept until something changes.
+class Road:
+    """What runs when one op is called, found at the first call; most of it is kept until something changes.
 
-    It is kept by the name of the key, for a backend by device type (None for those without a kernel of their own).
     The dispatcher cannot exchange a kernel: what is registered there looks here in each call.
+
+    Attributes:
+        at_keys: what runs at dispatch keys, by the name of the key; for a backend by device type, or None for those
+            without a kernel of their own.
+        generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
+        plan: where each derivative comes from, by the rules registered when it was made; see execution/plan.py.
+        proofs: which calls need no dispatcher; None until the op is defined.
+        uncalled: the handles whose classes have no generated `__call__` yet.
+        around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
+        is_traced: the fake has run, so that compiled graphs may hold the op.
     """
 
+    def __init__(self) -> None:
+        self.plan: tuple[Any, ...] | None = None
+        self.proofs: Proofs | None = None
+        self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
+        self.around_autograd: GeneratedCall | None = None
+        self.is_traced = False
+        self.forget()
+
     def forget(self) -> None:
-        """Drop it all: a rule, a kernel or the level of validation has changed."""
-        self.clear()
+        """Drop what depends on a rule, a kernel or the level of validation: one has changed."""
+        self.generated: dict[str, GeneratedCode] = {}
+        self.at_keys: dict[str | None, GeneratedCall] = {}
 
 
 class OpRecord:
@@ -85,64 +103,52 @@ class OpRecord:
 
     Attributes:
         declaration: what was fixed when it was declared.
-        modules: the modules one of which declares it when it is imported.
         kernels: its kernels by device type.
         dispatcher_name: its name in the dispatcher; its own, until a replacement takes that.
         overload: the dispatcher's op.
-        observed: what calls it so that profilers see it.
         output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
         library: the handle through which everything was registered with the dispatcher.
         dispatched: its calls by way of the dispatcher; None until it is defined.
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
-        uncalled: the handles whose classes have no generated `__call__` yet.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
-        proofs: which of its calls need no dispatcher; None until it is defined.
-        road: what runs at the keys of the dispatcher now.
-        generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
+        road: what its calls run.
         validation: the op's own level of validation, or None.
         capabilities: the subsystems of PyTorch that know the op.
-        plan: where each derivative comes from, by the rules registered when it was made; see execution/plan.py.
-        is_traced: its fake has run, so that compiled graphs may hold the op.
-        around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
         registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".
-        has_own_kernels: it is a variant, and a kernel was registered for it.
         lock: held while something is registered or generated.
     """
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self.modules: tuple[str, ...] = ()
-        self.kernels = Kernels(declaration)
+        self.kernels = KernelTable(declaration)
         self.dispatcher_name = declaration.name
         self.overload: OpOverload | None = None
         self.output: OpOverload | None = None
-        self.observed: Callable[..., Any] | None = None
         self.library: torch.library.Library | None = None
-        self.dispatched: DispatchedCalls | None = None
+        self.dispatched: CallsByDispatcher | None = None
         self.handle: OwnDefinition | None = None
-        self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.call_behind: GeneratedCall | None = None
-        self.proofs: Proofs | None = None
-        self.generated: dict[str, GeneratedCode] = {}
         self.road = Road()
         self.validation: str | None = None
         self.capabilities: tuple[Capability, ...] = ()
-        self.plan: tuple[Any, ...] | None = None
-        self.is_traced = False
-        self.around_autograd: GeneratedCall | None = None
         self.attached: set[str | type] = set()
         self.lock = threading.RLock()
         self.registrations = Registrations()
         self.variants: dict[str, OpRecord] = {}
-        self.has_own_kernels = False
         _ALIVE.add(self)
 
     @property
     def name(self) -> str:
         """Return the qualified name, as declared."""
         return str(self.declaration.name)
+
+    @property
+    def observed(self) -> GeneratedCall:
+        """Return what calls the dispatcher's op so that profilers see it."""
+        assert self.overload is not None  # it is defined
+        return dispatch.observed(self.overload)
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
         """Return the computation in differentiable PyTorch operations, or None."""
@@ -160,7 +166,14 @@ class OpRecord:
     @property
     def is_inlined(self) -> bool:
         """Return True if compiled graphs may hold something else in place of the op."""
-        return any(one.is_inlined for one in (*self.registrations.all(), *self.kernels.all()))
+        is_declared = any(rule.is_inlined for rule in self.registrations.all())
+        return is_declared or any(kernel.is_inlined for kernel in self.kernels.all())
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Return True if a kernel was registered besides the declared function."""
+        declared = self.kernels.get(None)
+        return len(self.kernels) > 1 or declared is None or declared.given is not self.declaration.function
 
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.
@@ -178,7 +191,6 @@ class OpRecord:
 
     def forget(self) -> None:
         """Drop what was generated from rules and kernels that have changed."""
-        self.generated = {}
         self.road.forget()
         changes.note()
 
@@ -303,11 +315,10 @@ def renew_locks() -> None:
     _lock = threading.RLock()
     for record in list(_ALIVE):
         if not record.lock.acquire(blocking=False):
-            record.generated = {}
             record.road.forget()
         record.lock = threading.RLock()
-        if record.proofs is not None:
-            record.proofs.forget()
+        if record.road.proofs is not None:
+            record.road.proofs.forget()
 
 
 if hasattr(os, "register_at_fork"):

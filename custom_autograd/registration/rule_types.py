@@ -182,7 +182,7 @@ class BackwardRule(GradientRule):
 
     def excludes(self, other: Registration) -> bool:
         """Return True for every other rule that returns gradients."""
-        return isinstance(other, (Gradient, DropIn))
+        return isinstance(other, (Gradient, DropInRule))
 
     @property
     def settings(self) -> str:
@@ -215,11 +215,11 @@ class Gradient(GradientRule):
         """Return True for whatever returns all gradients, or that of one of its inputs."""
         if isinstance(other, Gradient):
             return not set(self.inputs).isdisjoint(other.inputs)
-        return isinstance(other, (BackwardRule, DropIn))
+        return isinstance(other, (BackwardRule, DropInRule))
 
 
 @dataclass(frozen=True, slots=True)
-class DropIn(Rule):
+class DropInRule(Rule):
     """A backward in the style of `torch.library`, from `register_autograd`.
 
     Attributes:
@@ -246,7 +246,7 @@ class DropIn(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Jvp(NamedRule):
+class JvpRule(NamedRule):
     """Forward mode, from `register_jvp`.
 
     Attributes:
@@ -308,9 +308,9 @@ class Registrations:
         """Return all registrations."""
         return tuple(self.rules.values())
 
-    def gradient_rules(self) -> tuple[GradientRule | DropIn, ...]:
+    def gradient_rules(self) -> tuple[GradientRule | DropInRule, ...]:
         """Return the rules that return gradients: one whole backward, or one per input or group of inputs."""
-        return (*self.all_of(GradientRule), *self.all_of(DropIn))
+        return (*self.all_of(GradientRule), *self.all_of(DropInRule))
 
     def left_out_of(self, later: Registrations) -> tuple[Registration, ...]:
         """Return what is not among later registrations: what a new one has replaced."""

@@ -18,7 +18,7 @@ from custom_autograd.schema.schema import Output, Schema
 from custom_autograd.shapes.contract import LineMismatch, check_line, numbers_of
 from custom_autograd.shapes.notation import Line, Shape, SizeMismatch
 from custom_autograd.shapes.parsing import NotationError, parse_line
-from custom_autograd.shapes.rule import WIDE, DType, Shapes
+from custom_autograd.shapes.rule import WIDE, DType, ShapesRule
 from custom_autograd.shapes.unification import Sizes
 from custom_autograd.values.tensors import tensors_in
 
@@ -44,7 +44,7 @@ class DescribedOp:
     """
 
     def __init__(
-        self, declaration: Declaration, rule: Shapes, kind: type[CustomAutogradError] = RegistrationError
+        self, declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError] = RegistrationError
     ) -> None:
         self.declaration = declaration
         self.rule = rule

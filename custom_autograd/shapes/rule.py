@@ -31,7 +31,7 @@ class ShapeOptions:
     Attributes:
         shapes: the line, or None.
         along: with annotations of jaxtyping, the dimensions in brackets; None to leave annotations alone.
-        dtypes, flops, numbers: as of `Shapes`.
+        dtypes, flops, numbers: as of `ShapesRule`.
     """
 
     shapes: str | None = None
@@ -42,7 +42,7 @@ class ShapeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes(Registration):
+class ShapesRule(Registration):
     """The shapes of the tensors of an op, from `custom_op(shapes=...)` or `register_shapes`.
 
     Attributes:
@@ -86,7 +86,7 @@ _DESCRIBED: weakref.WeakKeyDictionary[OpRecord, DescribedOp] = weakref.WeakKeyDi
 
 def described_op(record: OpRecord) -> DescribedOp | None:
     """Return an op with its shapes; None if none are registered."""
-    rule = record.registrations.get(Shapes)
+    rule = record.registrations.get(ShapesRule)
     if rule is None:
         return None
     found = _DESCRIBED.get(record)

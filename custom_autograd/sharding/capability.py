@@ -26,7 +26,7 @@ from custom_autograd.values.user_code import add_note
 NO_STRATEGY = "does not have a sharding strategy registered"
 
 
-class Sharding(Capability):
+class ShardingCapability(Capability):
     """Placements of DTensors."""
 
     name = "sharding"
@@ -46,7 +46,7 @@ class Sharding(Capability):
             else:
                 placements.withdraw(overload)
         takes_tensors = bool(schema.tensor_arguments) and record.declaration.composition is None and not schema.is_view
-        record.around_autograd = _around(record, has_rows, has_strategies) if takes_tensors else None
+        record.road.around_autograd = _around(record, has_rows, has_strategies) if takes_tensors else None
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Say what registers the placements of an op, if torch does not know them."""

@@ -109,5 +109,5 @@ def keep(road: Road, key: str | None, make: Callable[[], Any]) -> Any:  # Any: w
     with changes.lock:
         if epoch == changes.count and not is_overridden():
             changes.tell_once(road.forget)
-            road[key] = made
+            road.at_keys[key] = made
     return made

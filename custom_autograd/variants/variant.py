@@ -199,12 +199,18 @@ class Variant(ABC):
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         compose, schema = functools.partial(self._compose), variant_of(op.schema, self.kind)
         declaration = Declaration(
-            name, schema, compose, op.location, None, tags, is_reference=False, composition=compose
+            name,
+            schema,
+            compose,
+            op.location,
+            None,
+            tags,
+            is_reference=False,
+            modules=op.modules,
+            composition=compose,
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
-        record = declare.define(declaration, FakeRule(op.location, compose), replace=is_old)
-        record.modules = self.op.modules
-        return record
+        return declare.define(declaration, FakeRule(op.location, compose), replace=is_old)
 
     # -------------------------------------------------------------------------------------------- kernels of its own
 
@@ -247,7 +253,6 @@ class Variant(ABC):
                 check_call(record.declaration, f"kernel of the {self.label} variant", function)
                 guarded = self._guarded(function)
                 kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
-            record.has_own_kernels = True
             return function
 
         return decorate if fn is None else decorate(fn)

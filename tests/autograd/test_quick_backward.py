@@ -222,7 +222,7 @@ ROWS = {
 @contextmanager
 def only_quick(op):
     """Fails where the general backward of an op is asked."""
-    scope = op._record.generated["cheap"].recording.quick.__globals__
+    scope = op._record.road.generated["cheap"].recording.quick.__globals__
     general = scope["backward"]
 
     def refuse(*args):
@@ -355,7 +355,7 @@ def error_of(kind, what, *, is_quick, monkeypatch):
         op.register_backward(rule)
         RETURNED["what"] = lambda grad: _in_lists(kind, {"x": grad, "y": grad})
         backward_of(op, schema)
-    assert is_quick == (op._record.generated["cheap"].recording.quick is not None)
+    assert is_quick == (op._record.road.generated["cheap"].recording.quick is not None)
     RETURNED["what"] = lambda grad: _in_lists(kind, WRONG[what](grad))
     with pytest.raises((GradientError, KeyError)) as caught:
         backward_of(op, schema)

@@ -210,7 +210,7 @@ def test_an_interrupt_leaves_grad_mode_as_it_was(interrupted, way):
     x = torch.ones(3)
     for _ in range(3):
         op(x)
-    function = op._record.generated["cheap"].kernel_of("cpu")
+    function = op._record.road.generated["cheap"].kernel_of("cpu")
     function.__globals__["set_grad_enabled"] = interrupted
     with pytest.raises(Alarm):
         function(x)

@@ -108,7 +108,7 @@ def kernel_of(serving):
             result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.proofs.expect()
+            entry.road.proofs.expect()
         return result
     return kernel
 
@@ -212,8 +212,8 @@ def record(ctx, x, y):
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
-        result = record.around_autograd(x, y)
+    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
+        result = road.around_autograd(x, y)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
@@ -303,7 +303,7 @@ def kernel_of(serving):
             result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.proofs.expect()
+            entry.road.proofs.expect()
         return result
     return kernel
 
@@ -463,8 +463,8 @@ def record(ctx, x, weight, n, eps):
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight))):
-        result = record.around_autograd(x, weight, n, eps=eps)
+    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight))):
+        result = road.around_autograd(x, weight, n, eps=eps)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
@@ -548,7 +548,7 @@ def kernel_of(serving):
             result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.proofs.expect()
+            entry.road.proofs.expect()
         return result
     return kernel
 
@@ -667,8 +667,8 @@ def record(ctx, layout, in_place, *flat):
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if record.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step))):
-        result = record.around_autograd(values, step)
+    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step))):
+        result = road.around_autograd(values, step)
         if result is not NotImplemented:
             return result
     if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):

@@ -31,7 +31,7 @@ def product():
 
 
 def count_kinds(op):
-    return op._record.proofs.native.call.count_kinds()
+    return op._record.road.proofs.native.call.count_kinds()
 
 
 def test_a_kind_is_known_once_its_first_call_has_passed():

@@ -700,7 +700,7 @@ def test_an_op_of_too_many_arguments_keeps_python():
     for _ in range(3):
         assert torch.equal(torch.full((3,), 63.0), op(torch.ones(3)))
 
-    assert op._record.proofs.native is None
+    assert op._record.road.proofs.native is None
 
 
 def test_a_list_among_many_arguments():

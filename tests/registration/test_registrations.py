@@ -4,7 +4,7 @@ import pytest
 
 from custom_autograd.capabilities.autocast import AutocastRule
 from custom_autograd.capabilities.subclasses.capability import TorchDispatch
-from custom_autograd.registration.rule_types import BackwardRule, DropIn, FakeRule, Gradient, Registrations
+from custom_autograd.registration.rule_types import BackwardRule, DropInRule, FakeRule, Gradient, Registrations
 from custom_autograd.schema.policies import CastPolicy
 
 
@@ -21,7 +21,7 @@ def gradient_of(*names):
 
 
 BACKWARD = BackwardRule("file.py:1", function, (), (), False, True, frozenset(), None)
-DROP_IN = DropIn("file.py:1", function, None, False, False)
+DROP_IN = DropInRule("file.py:1", function, None, False, False)
 X, W, BOTH = gradient_of("x"), gradient_of("w"), gradient_of("x", "w")
 FAKE = FakeRule("file.py:1", function)
 ON_CPU, ON_CUDA = (AutocastRule("file.py:1", CastPolicy(device, "", {}, {})) for device in ("cpu", "cuda"))

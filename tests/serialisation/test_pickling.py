@@ -76,7 +76,7 @@ def test_the_generated_function_pickles():
 def test_an_op_whose_function_has_another_module_pickles_with_both():
     op = custom_op("stored::relu", torch.nn.functional.relu, schema="(Tensor x) -> Tensor", replace=True)
 
-    assert ("torch.nn.functional", __name__) == op._record.modules
+    assert ("torch.nn.functional", __name__) == op._record.declaration.modules
     assert again(op)._record is op._record
 
 

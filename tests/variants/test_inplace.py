@@ -348,7 +348,7 @@ def test_a_variant_of_a_function_of_another_module_pickles_with_the_modules_of_i
 
 
 def test_the_dispatchers_op_is_declared_by_the_modules_of_its_op():
-    assert cube._record.modules == cube.inplace._record.modules
+    assert cube._record.declaration.modules == cube.inplace._record.declaration.modules
 
 
 DECLARING = """

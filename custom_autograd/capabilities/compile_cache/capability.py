@@ -21,7 +21,7 @@ class CompileCache(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Count the rules of the op again, if something may have been compiled with them."""
-        if record.is_traced:
+        if record.road.is_traced:
             self.before_trace(record)
 
     def before_trace(self, record: OpRecord) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from custom_autograd.registration.capability import Call, Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.shapes.rule import ShapeOptions, Shapes, described_op
+from custom_autograd.shapes.rule import ShapeOptions, ShapesRule, described_op
 
 F = TypeVar("F", bound=str | Callable[..., Any])
 
@@ -20,7 +20,7 @@ class ShapeNotation(Capability):
 
     def describe(self, record: OpRecord) -> str:
         """Return where the line is, and the line."""
-        rule = record.registrations.get(Shapes)
+        rule = record.registrations.get(ShapesRule)
         return "none: no line says them (shapes=)" if rule is None else f"registered ({rule.location}): {rule.shown}"
 
     def around_kernel(self, record: OpRecord, kernel: Call) -> Call:
@@ -45,7 +45,7 @@ def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
         return ()
 
 
-def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | None:
+def declared_rule(declaration: Declaration, options: ShapeOptions) -> ShapesRule | None:
     """Return the rule of an op that is declared with a line; None if it has none."""
     if options == ShapeOptions():
         return None

@@ -27,13 +27,13 @@ from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.shapes.contract import LineMismatch, line_of_annotations
 from custom_autograd.shapes.described import DescribedOp, find_dtype, follows_fake
 from custom_autograd.shapes.notation import ExpressionError, names_in
-from custom_autograd.shapes.rule import WIDE, ShapeOptions, Shapes
+from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule
 from custom_autograd.shapes.size_checks import SizeCheck
 
 F = TypeVar("F", bound=str | Callable[..., Any])
 
 
-def declared_rule(declaration: Declaration, options: ShapeOptions) -> Shapes | None:
+def declared_rule(declaration: Declaration, options: ShapeOptions) -> ShapesRule | None:
     """Return the rule of an op that is declared with a line; None if it has none."""
     _check_types(declaration, options, DeclarationError)
     if options.shapes is None and options.along is None:
@@ -56,7 +56,7 @@ def register(record: OpRecord, shapes: F, options: ShapeOptions, *, replace: boo
     return shapes  # pyright: ignore[reportReturnType]  # it is what was given
 
 
-def _rule_of_function(declaration: Declaration, function: Callable[..., Any], options: ShapeOptions) -> Shapes:
+def _rule_of_function(declaration: Declaration, function: Callable[..., Any], options: ShapeOptions) -> ShapesRule:
     known = dict.fromkeys([*adapter_of(declaration).argument_names(), *declaration.schema.argument_names])
     values = {name: f"argument '{name}'" for name in known}
     names = rules.bind_names(declaration, "shapes rule", function, values, {})
@@ -80,8 +80,8 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
         ) from None
 
 
-def _rule(location: str, text: str | None, options: ShapeOptions) -> Shapes:
-    return Shapes(location, text, None, (), dict(options.dtypes or {}), options.flops, dict(options.numbers or {}))
+def _rule(location: str, text: str | None, options: ShapeOptions) -> ShapesRule:
+    return ShapesRule(location, text, None, (), dict(options.dtypes or {}), options.flops, dict(options.numbers or {}))
 
 
 def _check_types(declaration: Declaration, options: ShapeOptions, kind: type[CustomAutogradError]) -> None:
@@ -93,7 +93,7 @@ def _check_types(declaration: Declaration, options: ShapeOptions, kind: type[Cus
     check_type(refuse, "flops", options.flops, (str, none), "an expression", example="'2*m*k*n'")
 
 
-def _checked(declaration: Declaration, rule: Shapes, kind: type[CustomAutogradError]) -> Shapes:
+def _checked(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> ShapesRule:
     """Return a rule that can be of an op; raises an error of this class if it cannot."""
     described = DescribedOp(declaration, rule, kind)
     _check_dtypes(declaration, rule, kind)
@@ -108,7 +108,7 @@ def _without_line(declaration: Declaration) -> DeclarationError:
     return declaration.origin().error(DeclarationError, problem, do="give shapes=, or pass them to register_shapes")
 
 
-def _check_dtypes(declaration: Declaration, rule: Shapes, kind: type[CustomAutogradError]) -> None:
+def _check_dtypes(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> None:
     schema, origin = declaration.schema, declaration.origin(rule.where)
     outputs = [output.name for output in schema.fresh_outputs]
     tensors = [argument.name for argument in schema.tensor_arguments]
@@ -126,7 +126,7 @@ def _check_dtypes(declaration: Declaration, rule: Shapes, kind: type[CustomAutog
             )
 
 
-def _check_options(declaration: Declaration, rule: Shapes, kind: type[CustomAutogradError]) -> None:
+def _check_options(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> None:
     names = declaration.schema.argument_names
     for name in rule.numbers:
         if name not in names:

@@ -79,7 +79,7 @@ class TorchDispatch(Rule):
         return f"{self.kind} {self.class_name}"
 
 
-class Subclasses(Capability):
+class SubclassesCapability(Capability):
     """One rule per subclass or mode; all others take the op apart through their own `__torch_dispatch__`."""
 
     name = "torch_dispatch"

@@ -18,7 +18,7 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Jvp, Rule
+from custom_autograd.registration.rule_types import JvpRule, Rule
 from custom_autograd.registration.rules import check_signature, keywords_of, positional_of
 from custom_autograd.registration.shorter_rules import take_all
 from custom_autograd.schema.named_tuples import results_in_order
@@ -123,7 +123,7 @@ def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
     # Autograd through the reference would take the place of a rule that is not its derivative.
-    rules = [*record.registrations.gradient_rules(), record.registrations.get(Jvp)]
+    rules = [*record.registrations.gradient_rules(), record.registrations.get(JvpRule)]
     has_surrogate = any(rule is not None and rule.surrogate for rule in rules)
     return None if has_surrogate or record.declaration.schema.mutated_arguments else record.reference()
 
@@ -137,7 +137,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     road, find = record.road, partial(_way, record, Binder(record.declaration.schema))
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
-        return (road.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
+        return (road.at_keys.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
     for capability in record.capabilities:

@@ -20,7 +20,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.causes import find_uniform_cause
 from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, signed_like
-from custom_autograd.verification.harness.jacobians import OpRecord, find_worst_entry, find_wrong_direction
+from custom_autograd.verification.harness.jacobians import JacobianEntry, find_worst_entry, find_wrong_direction
 from custom_autograd.verification.harness.numerical import has_kink
 from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
 from custom_autograd.verification.harness.precision import Precision, precision_of
@@ -153,7 +153,7 @@ def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision
     return failed(f"{problem}: {entry.text}", cause=_cause(entry, function.names))
 
 
-def _cause(entry: OpRecord, names: Sequence[str]) -> str:
+def _cause(entry: JacobianEntry, names: Sequence[str]) -> str:
     """Return why a second derivative is wrong, probably: a term that autograd does not see is missing from it."""
     if bool(entry.found.any()):
         return find_uniform_cause(entry.found, entry.expected, relative=1e-4)

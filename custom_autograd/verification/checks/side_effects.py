@@ -18,7 +18,7 @@ from torch import Tensor
 from custom_autograd.capabilities.vmap.capability import VmapRule
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
-from custom_autograd.registration.rule_types import Jvp, Rule
+from custom_autograd.registration.rule_types import JvpRule, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import rules_of_definition
 from custom_autograd.values.random_state import kept_random_state
@@ -90,7 +90,7 @@ def _rules_of(target: Target) -> Iterator[Watched]:
         return
     registered = record.registrations
     rows: list[tuple[Rule | None, Run]] = [(rule, _differentiate) for rule in registered.gradient_rules()]
-    for rule, run in [*rows, (registered.get(Jvp), _push), (registered.get(VmapRule), _batch)]:
+    for rule, run in [*rows, (registered.get(JvpRule), _push), (registered.get(VmapRule), _batch)]:
         if rule is not None:
             yield Watched(f"the {rule.title} ({rule.location})", rule.functions, run)
 

@@ -27,7 +27,7 @@ class NamedFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OpRecord:
+class JacobianEntry:
     """The entry of a Jacobian in which the backward and a central difference differ most.
 
     Args:
@@ -47,7 +47,7 @@ class OpRecord:
 
 def find_worst_entry(
     function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str]
-) -> OpRecord | None:
+) -> JacobianEntry | None:
     """Return the entry in which the backward and a central difference differ most; None for complex tensors.
 
     Args:
@@ -58,7 +58,7 @@ def find_worst_entry(
     """
     if any(value.is_complex() for value in inputs):
         return None
-    worst: OpRecord | None = None
+    worst: JacobianEntry | None = None
     for position, name in enumerate(function.names):
         for output, expected in enumerate(_numeric_columns(function, inputs, position, step)):
             if expected.is_complex():
@@ -77,7 +77,7 @@ def find_wrong_direction(
     precision: Precision,
     *,
     outputs: str = "the outputs",
-) -> OpRecord | None:
+) -> JacobianEntry | None:
     """Return one random direction of an input along which the backward is wrong, for Jacobians too large to look at.
 
     Args:
@@ -104,7 +104,7 @@ def find_wrong_direction(
         if not estimate.is_kink and error > bound:
             pair = format_pair(found, estimate.value, digits=4, text=" by finite differences")
             text = f"the derivative of {outputs} by {name} along a direction = {pair}"
-            return OpRecord(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
+            return JacobianEntry(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
     return None
 
 
@@ -136,7 +136,7 @@ def _analytic_rows(
     return rows
 
 
-def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: int) -> OpRecord | None:
+def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: int) -> JacobianEntry | None:
     difference = (found - expected).abs().nan_to_num(nan=torch.inf)
     if difference.numel() == 0 or float(difference.max()) == 0:
         return None
@@ -144,4 +144,4 @@ def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: 
     one, other = float(found[row, column]), float(expected[row, column])
     pair = format_pair(one, other, digits=4, text=" by finite differences")
     text = f"d {output}[{row}] / d {name}[{column}] = {pair}"
-    return OpRecord(text, found, expected, float(difference.max()), position)
+    return JacobianEntry(text, found, expected, float(difference.max()), position)

@@ -10,7 +10,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.rule import Shapes
+from custom_autograd.shapes.rule import ShapesRule
 from custom_autograd.verification.harness.cut_calls import compare_slices
 from custom_autograd.verification.harness.line_agreement import find_other_shapes
 from custom_autograd.verification.harness.line_drafts import Draft, draft_of
@@ -88,7 +88,7 @@ def _bracketed(record: OpRecord, draft: Draft, leading: int, samples: Sequence[S
 def _find_false(record: OpRecord, line: str, sample: Sample) -> dict[str, str] | None:
     """Return the names whose claims are false, each with the reason; None if the sample does not fit the line."""
     try:
-        described = DescribedOp(record.declaration, Shapes("", line))
+        described = DescribedOp(record.declaration, ShapesRule("", line))
         whole, _ = whole_call(described, record, op_function(record), sample)
         if any(find_other_shapes(whole.line, whole.sizes, whole.outcome)):
             return None

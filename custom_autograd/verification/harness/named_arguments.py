@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from custom_autograd.containers.argument_tree import ArgumentTree
 from custom_autograd.containers.fields import Plain, all_nodes
-from custom_autograd.registration.rule_types import Gradient, Jvp, ReferenceRule, Registrations
+from custom_autograd.registration.rule_types import Gradient, JvpRule, ReferenceRule, Registrations
 from custom_autograd.schema.schema import Argument, Schema
 
 
@@ -50,7 +50,7 @@ def arguments_with_surrogates(registrations: Registrations, arguments: Sequence[
 
 def surrogates_of_values(registrations: Registrations) -> tuple[str, str]:
     """Return why the gradients of the reference, and the tangents of the jvp, are not the derivative; else nothing."""
-    reference, jvp = registrations.get(ReferenceRule), registrations.get(Jvp)
+    reference, jvp = registrations.get(ReferenceRule), registrations.get(JvpRule)
     return (reference and reference.surrogate) or "", (jvp and jvp.surrogate) or ""
 
 

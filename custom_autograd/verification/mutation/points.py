@@ -21,14 +21,14 @@ from custom_autograd.registration import registry
 from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
-from custom_autograd.registration.rule_types import META, NEEDS, DropIn, GradientRule, Jvp, special_names
+from custom_autograd.registration.rule_types import META, NEEDS, DropInRule, GradientRule, JvpRule, special_names
 from custom_autograd.torch_private import definitions, verification
 from custom_autograd.verification.harness.targets import target_of
 
 Function: TypeAlias = Callable[..., Any]
 """A user's rule or kernel (Any: of any signature)."""
 
-PointRule: TypeAlias = GradientRule | DropIn | Jvp
+PointRule: TypeAlias = GradientRule | DropInRule | JvpRule
 Kind: TypeAlias = Literal["backward", "jvp", "kernel"]
 Style: TypeAlias = Literal["by name", "after ctx", "arguments"]
 
@@ -120,9 +120,9 @@ def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:
     registered = record.registrations
     for rule in registered.all_of(GradientRule):
         yield _gradient_of(record, rule)
-    for drop_in in registered.all_of(DropIn):
+    for drop_in in registered.all_of(DropInRule):
         yield _drop_in_of(record, drop_in)
-    for jvp in registered.all_of(Jvp):
+    for jvp in registered.all_of(JvpRule):
         yield _jvp_of(record, jvp)
 
 
@@ -142,7 +142,7 @@ def _gradient_of(record: OpRecord, rule: GradientRule) -> MutationPoint:
     )
 
 
-def _drop_in_of(record: OpRecord, rule: DropIn) -> MutationPoint:
+def _drop_in_of(record: OpRecord, rule: DropInRule) -> MutationPoint:
     return MutationPoint(
         record.name,
         "backward",
@@ -154,7 +154,7 @@ def _drop_in_of(record: OpRecord, rule: DropIn) -> MutationPoint:
     )
 
 
-def _jvp_of(record: OpRecord, rule: Jvp) -> MutationPoint:
+def _jvp_of(record: OpRecord, rule: JvpRule) -> MutationPoint:
     schema = record.declaration.schema
     special = set(special_names(schema, with_grads=False, with_tangents=True)) - {NEEDS, META}
     return MutationPoint(
