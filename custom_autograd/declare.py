@@ -70,6 +70,7 @@ def _being_imported() -> set[str]:
     return {name for name in list(LOCKS) if name == PACKAGE or name.startswith(f"{PACKAGE}.")}
 
 
+OpRecord.capabilities = CAPABILITIES
 loading.watch()
 
 
@@ -203,7 +204,6 @@ def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpR
     ]
     with all_or_nothing():
         record, replaced = registry.claim(declaration, replace=replace)
-        record.capabilities = CAPABILITIES
         record.kernels.add(*kernels or [declared_kernel(declaration)], replace=False)
         for rule in rules:
             record.add(rule, replace=False)

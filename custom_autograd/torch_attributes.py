@@ -72,10 +72,10 @@ def _dtype(policy: CastPolicy) -> torch.dtype | None:
 
 
 ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
-    "_namespace": lambda record: record.dispatcher_name.namespace,
-    "_name": lambda record: record.dispatcher_name.qualifier,
+    "_namespace": lambda record: record.definition.name.namespace,
+    "_name": lambda record: record.definition.name.qualifier,
     "_opoverload": lambda record: record.overload,
-    "_lib": lambda record: record.library,
+    "_lib": lambda record: record.definition.library,
     "_schema": lambda record: record.declaration.schema.text,
     "_tags": lambda record: record.declaration.tags,
     "_is_inplace": lambda record: _is_tagged(record, "inplace"),

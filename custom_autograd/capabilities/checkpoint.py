@@ -88,10 +88,10 @@ def default_of(overload: OpOverload) -> str | None:
 def _register(record: OpRecord, modes: Iterable[type]) -> None:
     for mode in modes:
         slot = f"checkpoint {mode.__module__}.{mode.__qualname__}"
-        if slot not in record.attached:
-            assert record.library is not None
-            register_torch_dispatch(record.library, record.dispatcher_name.name, mode, _rule(record))
-            record.attached.add(slot)
+        if slot not in record.definition.attached:
+            assert record.definition.library is not None
+            register_torch_dispatch(record.definition.library, record.definition.name.name, mode, _rule(record))
+            record.definition.attached.add(slot)
 
 
 def _rule(record: OpRecord) -> Callable[..., Any]:

@@ -44,8 +44,8 @@ class Effects(Capability):
         """Register the effect; a later one replaces the one before."""
         rule = record.registrations.get(Effect)
         if rule is not None:
-            assert record.library is not None
-            register_effect(record.library, str(record.dispatcher_name), rule.effect)
+            assert record.definition.library is not None
+            register_effect(record.definition.library, str(record.definition.name), rule.effect)
 
     def describe(self, record: OpRecord) -> str:
         """Return the effect, or that compilers may reorder calls."""

@@ -19,7 +19,7 @@ from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import FakeRule
-from custom_autograd.registration.shorter_rules import take_all
+from custom_autograd.registration.rules import take_all
 from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import fakes
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
@@ -43,7 +43,7 @@ class FakeCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register a fake, once, that looks up which rule to run when it is called."""
-        if self.name in record.attached:
+        if self.name in record.definition.attached:
             return
         bind = Binder(record.declaration.schema)
         reader = ResultReader(record.declaration, str)
@@ -66,14 +66,14 @@ class FakeCapability(Capability):
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
-        assert record.library is not None  # the op is defined before anything is attached to it
+        assert record.definition.library is not None  # the op is defined before anything is attached to it
         rule = record.registrations.get(FakeRule)
         location = record.declaration.location if rule is None else rule.location
-        name, whole = str(record.dispatcher_name), enclosed(record.declaration.schema, fake)
-        register_fake(record.library, name, whole, location)
-        if record.output is not None:
-            register_fake(record.library, record.output.name(), fake, location)
-        record.attached.add(self.name)
+        name, whole = str(record.definition.name), enclosed(record.declaration.schema, fake)
+        register_fake(record.definition.library, name, whole, location)
+        if record.definition.output is not None:
+            register_fake(record.definition.library, record.definition.output.name(), fake, location)
+        record.definition.attached.add(self.name)
 
     def describe(self, record: OpRecord) -> str:
         """Return where shapes come from."""
@@ -203,7 +203,7 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
     fake = FakeRule(location_of(flat), flat)
     add(record, fake, replace=replace or _is_for_a_while(record.registrations.get(FakeRule), fake))
-    name_source_of_fake(str(record.dispatcher_name), fake.location)
+    name_source_of_fake(str(record.definition.name), fake.location)
     return function
 
 

@@ -17,7 +17,7 @@ from custom_autograd.core.errors import CustomAutogradError, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import kernel_of_op
-from custom_autograd.registration.shorter_rules import Parameters
+from custom_autograd.registration.rules import Parameters
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, resolve
 from custom_autograd.schema.schema import TENSOR_TYPES, Schema
 from custom_autograd.schema.types import find_argument_type

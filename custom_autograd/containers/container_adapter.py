@@ -20,8 +20,7 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import explicit_none, quote, suggest
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import special_names, value_names
-from custom_autograd.registration.rules import bind_names, check_signature
-from custom_autograd.registration.shorter_rules import Parameters
+from custom_autograd.registration.rules import Parameters, bind_names, check_signature
 from custom_autograd.schema.named_tuples import in_order_of
 
 T = TypeVar("T")

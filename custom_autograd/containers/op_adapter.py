@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rules import check_call
-from custom_autograd.registration.shorter_rules import Parameters, parameters_of
+from custom_autograd.registration.rules import Parameters, check_call, parameters_of
 from custom_autograd.schema.schema import Schema
 
 if TYPE_CHECKING:

@@ -57,10 +57,10 @@ def _note_views(record: OpRecord) -> None:
     """
     schema = record.declaration.schema
     is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
-    if is_one and record.registrations.get(DropInRule) is not None and "views" not in record.attached:
-        assert record.library is not None
-        dispatch.note_views(record.library, record.dispatcher_name.qualifier)
-        record.attached.add("views")
+    if is_one and record.registrations.get(DropInRule) is not None and "views" not in record.definition.attached:
+        assert record.definition.library is not None
+        dispatch.note_views(record.definition.library, record.definition.name.qualifier)
+        record.definition.attached.add("views")
 
 
 def attach_device(record: OpRecord, device_type: str) -> None:

@@ -105,7 +105,7 @@ def make_call(record: OpRecord, overload: Callable[..., Any] | None) -> Callable
     """
     helpers = {
         "overload": overload,
-        "output": record.output,
+        "output": record.definition.output,
         **refusals.helpers(record.declaration),
         "is_compiling": torch.compiler.is_compiling,
         "named_tuple": record.declaration.schema.named_tuple,
@@ -134,7 +134,7 @@ def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
 
     def refuse(error: Exception) -> None:
         examples = {argument.name: argument.example for argument in record.declaration.schema.arguments}
-        operator = str(record.dispatcher_name).partition(".")[0]
+        operator = str(record.definition.name).partition(".")[0]
         told = error_of_type(record.declaration.origin(), operator, error, examples)
         if told is not None:
             raise told from None
@@ -226,7 +226,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
             source.line("$entry.dispatched.generate()")
             source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
-        _write_conversions(source, schema, "$entry.output")
+        _write_conversions(source, schema, "$entry.definition.output")
         if schema.may_return_inputs:  # see sharing.py
             source.line("$want_shared()")
         with _explaining(source):

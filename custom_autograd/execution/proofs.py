@@ -131,7 +131,7 @@ class Prover:
         """Return True if it is quickly seen that no kernel of other code would run at some dispatch keys now."""
         count = changes.count
         if self._own != (count, keys):
-            if not registrations.is_own(str(self._record.dispatcher_name), library.FILE, keys):
+            if not registrations.is_own(str(self._record.definition.name), library.FILE, keys):
                 return False
             self._own = count, keys
         return True
@@ -140,7 +140,7 @@ class Prover:
         """Return the dispatch keys at which a kernel of other code is registered now."""
         count = changes.count
         if self._foreign[0] != count:
-            self._foreign = count, registrations.foreign_keys(str(self._record.dispatcher_name), library.FILE)
+            self._foreign = count, registrations.foreign_keys(str(self._record.definition.name), library.FILE)
         return self._foreign[1]
 
 

@@ -120,7 +120,7 @@ def _selections(given: Op | Sequence[Op], option: str) -> list[Selection]:
 def _selection(given: Op, option: str) -> Selection:
     record = record_of(given)
     if record is not None:
-        return Selection(record.name, [str(record.dispatcher_name)], lambda overload: overload is record.overload)
+        return Selection(record.name, [str(record.definition.name)], lambda overload: overload is record.overload)
     if isinstance(given, OpOverload):
         return Selection(given.name(), [given.name()], lambda overload: overload is given)
     name = dispatch.name_of_packet(given) if isinstance(given, OpOverloadPacket) else given

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.registry import Definition, OpRecord
 from custom_autograd.schema.names import DEFAULT, Name
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import definitions, dispatch
@@ -81,7 +81,7 @@ class Opened:
 def opened(record: OpRecord) -> Any:  # Any: called as an overload is
     """Return what calls the overload of an op for its outputs."""
     assert record.overload is not None  # an entry is defined before anything calls it
-    return record.overload if record.output is None else Opened(record.overload, record.output)
+    return record.overload if record.definition.output is None else Opened(record.overload, record.definition.output)
 
 
 def enclosed(schema: Schema, call: Call) -> Call:
@@ -112,15 +112,14 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     library = torch.library.Library(dispatcher_name.namespace, "FRAGMENT")
     tags = (torch.Tag.pt2_compliant_tag, *record.declaration.tags)
     library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
-    record.library, record.dispatcher_name = library, dispatcher_name
+    record.definition = Definition(dispatcher_name, library)
     record.overload = _overload(dispatcher_name)
     if record.declaration.schema.is_one_tuple:
         output = dispatcher_name.suffixed(SUFFIX)
         library.define(
             f"{output.qualifier}{text_of_output(record.declaration.schema)}", tags=tuple(dict.fromkeys(tags))
         )
-        record.output = _overload(output)
-    record.attached = set()
+        record.definition.output = _overload(output)
     record.dispatched = None
     record.forget()
 
@@ -133,16 +132,16 @@ def _overload(name: Name) -> OpOverload:
 
 def publish(record: OpRecord) -> None:
     """Let torch.library find the op by name, so that rules registered by name are registered with it."""
-    if record.handle is not None and record.library is not None:
-        definitions.publish(str(record.dispatcher_name), record.handle)
+    if record.handle is not None and record.definition.library is not None:
+        definitions.publish(str(record.definition.name), record.handle)
 
 
 def undefine(record: OpRecord) -> None:
     """Take the op back from the dispatcher."""
-    if record.library is not None:
-        definitions.withdraw(str(record.dispatcher_name))
-        dispatch.destroy(record.library)
-    record.library = None
+    if record.definition.library is not None:
+        definitions.withdraw(str(record.definition.name))
+        dispatch.destroy(record.definition.library)
+    record.definition.library = None
 
 
 def implement(record: OpRecord, key: str, function: Callable[..., Any], *, with_keyset: bool = False) -> None:
@@ -150,16 +149,26 @@ def implement(record: OpRecord, key: str, function: Callable[..., Any], *, with_
 
     Any: a kernel takes and returns what the schema says.
     """
-    if key in record.attached:
+    if key in record.definition.attached:
         return
-    assert record.library is not None  # an entry is defined before anything is attached to it
+    assert record.definition.library is not None  # an entry is defined before anything is attached to it
     call = enclosed(record.declaration.schema, function)
-    record.library.impl(record.dispatcher_name.qualifier, call, key, with_keyset=with_keyset)
-    if record.output is not None:
-        record.library.impl(
-            record.dispatcher_name.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset
+    record.definition.library.impl(record.definition.name.qualifier, call, key, with_keyset=with_keyset)
+    if record.definition.output is not None:
+        record.definition.library.impl(
+            record.definition.name.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset
         )
-    record.attached.add(key)
+    record.definition.attached.add(key)
+
+
+def implement_torch_dispatch(record: OpRecord, cls: type, function: Callable[..., Any]) -> None:
+    """Register what the op does for a tensor subclass or a mode, once; as with `implement`."""
+    if cls in record.definition.attached:
+        return
+    assert record.definition.library is not None  # as above
+    name = record.definition.name.qualifier
+    dispatch.register_torch_dispatch(record.definition.library, name, cls, function)
+    record.definition.attached.add(cls)
 
 
 FILE = define.__code__.co_filename

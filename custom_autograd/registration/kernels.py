@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,21 +12,15 @@ from typing import Any
 import torch
 
 from custom_autograd.core.devices import name_of
-from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning
+from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning, RegistrationError
 from custom_autograd.core.locations import stacklevel_of_caller
-from custom_autograd.core.messages import first_line
+from custom_autograd.core.messages import first_line, quote, suggest
 from custom_autograd.core.signatures import is_other_closure, is_redefinition
-from custom_autograd.registration import kernel_errors
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernel import (
-    Kernel,
-    KernelChoice,
-    declared_kernel,
-    insisting,
-    wanted_by_environment,
-    wanted_here,
-)
+from custom_autograd.registration.kernel import Kernel, KernelChoice, declared_kernel
+from custom_autograd.schema.names import Name
 from custom_autograd.torch_private.definitions import changes
+from custom_autograd.torch_private.thread_values import HandedOn
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
@@ -100,9 +96,7 @@ class KernelTable(Mapping["str | None", Kernel]):
             its = kernels.get(kernel.device_type, ())
             taken = next((other for other in its if other.name == kernel.name), None)
             if taken is not None and not replace and not _is_again(taken, kernel):
-                raise kernel_errors.taken(
-                    self._declaration, kernel.device_type, kernel.name, kernel.location, taken.location
-                )
+                raise self._taken(taken, kernel)
             its = tuple(kernel if other is taken else other for other in its) if taken else (*its, kernel)
             ordered = tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
             kernels = {**kernels, kernel.device_type: ordered}
@@ -130,7 +124,7 @@ class KernelTable(Mapping["str | None", Kernel]):
     def _candidates(self, device_type: str | None) -> Sequence[Kernel]:
         """Return what serves a device type, in order, but for what a thread forces."""
         found = self._all_for(device_type)
-        wanted = wanted_by_environment(self._declaration.name)
+        wanted = _wanted_by_environment(self._declaration.name)
         return self.named(wanted, found, device_type) if wanted else found
 
     def _all_for(self, device_type: str | None) -> Sequence[Kernel]:
@@ -162,7 +156,8 @@ class KernelTable(Mapping["str | None", Kernel]):
 
     def wanted(self) -> str | None:
         """Return the name of the kernel that has to run in this thread, or none."""
-        return wanted_here(id(self)) if self._is_insisted_on else None
+        table = _forced.get() if self._is_insisted_on else None
+        return None if table is None else table.get(id(self))
 
     def named(self, name: str, candidates: Sequence[Kernel], device_type: str | None) -> Sequence[Kernel]:
         """Return those of that name."""
@@ -170,8 +165,17 @@ class KernelTable(Mapping["str | None", Kernel]):
         if found:
             return found
         elsewhere = [other for other in self if other is not None and any(k.name == name for k in self._kernels[other])]
-        names = [kernel.name for kernel in candidates]
-        raise kernel_errors.unknown(self._declaration, name, device_type, names, elsewhere)
+        register = (
+            f"{name!r} is a kernel for device type {quote(elsewhere)}; choose one of these, or register it here, too"
+        )
+        names, where = [kernel.name for kernel in candidates], f" for device type {device_type!r}"
+        raise self._declaration.origin().error(
+            KernelError,
+            f"there is no kernel {name!r}{'' if device_type is None else where}",
+            expected=quote(dict.fromkeys(names)),
+            found=repr(name),
+            do=register if elsewhere else suggest(name, names) or "choose one of these, or register it",
+        )
 
     @contextmanager
     def insist(self, name: str) -> Iterator[None]:
@@ -180,7 +184,7 @@ class KernelTable(Mapping["str | None", Kernel]):
         if not self._is_insisted_on:  # and from now on every call looks for forced kernels
             self._is_insisted_on = True
             self._changed()
-        with insisting(id(self), name):
+        with _forced.set({**(_forced.get() or {}), id(self): name}):
             yield
 
     def trust(self, kernel: Kernel) -> None:
@@ -212,21 +216,49 @@ class KernelTable(Mapping["str | None", Kernel]):
         self._chosen, self._available = {}, {}
         changes.note()
 
+    def _taken(self, old: Kernel, new: Kernel) -> RegistrationError:
+        named = "" if new.name == (new.device_type or "default") else f" named {new.name!r}"
+        return self._declaration.origin().error(
+            RegistrationError,
+            f"device type {new.device_type!r} already has a kernel{named}",
+            found=f"one at {old.location}, another at {new.location}",
+            do="pass replace=True to register_kernel if that is meant, or name= to have both",
+        )
+
     def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:
         """Return the error that says that no kernel serves a device type or a layout, and which kernels there are."""
+        error = self._declaration.origin().error
         if layout is not torch.strided and device_type in self._kernels:
-            return kernel_errors.wrong_layout(self._declaration, layout)
-        return kernel_errors.missing(self._declaration, device_type, [one for one in self._kernels if one is not None])
+            return error(
+                KernelError,
+                f"there is no kernel for layout {layout}: the kernel of a device type takes strided tensors",
+                expected="tensors of layout torch.strided",
+                found=str(layout),
+                do="call .to_dense(), or register_kernel(None) a kernel that takes such tensors",
+            )
+        return error(
+            KernelError,
+            f"there is no kernel for device type {device_type!r}",
+            expected=f"tensors on {quote(one for one in self._kernels if one is not None)}",
+            found=repr(device_type),
+            do=f"register one with register_kernel({device_type!r})",
+        )
 
     def none_accepts(self, device_type: str | None, refusals: Mapping[Kernel, str]) -> KernelError:
         """Return the error that lists every kernel that was tried, and why it did not run."""
         passed = {one: why for one, why in self._unavailable.items() if one in self._candidates(device_type)}
         reasons = {kernel: why or (kernel.when.text if kernel.when else "") for kernel, why in refusals.items()}
         listed = [f"{kernel.label} ({kernel.location}): {why}" for kernel, why in {**passed, **reasons}.items()]
-        wanted = self.wanted() or wanted_by_environment(self._declaration.name)
-        if wanted is not None:
-            return kernel_errors.declined(self._declaration, wanted, listed)
-        return kernel_errors.none_accepts(self._declaration, device_type, listed)
+        wanted = self.wanted() or _wanted_by_environment(self._declaration.name)
+        if wanted is None:
+            problem = f"no kernel for device type {device_type!r} accepts these arguments"
+            do = "change the arguments, or register a kernel without when=, such as register_kernel(None)"
+        else:
+            who = f"use_kernel or {VARIABLE}"
+            problem = f"the kernel {wanted!r}, which {who} insists on, does not accept these arguments"
+            do = f"change the arguments, leave the block of use_kernel, or unset {VARIABLE}"
+        found = ("\n" + " " * 13).join(listed)
+        return self._declaration.origin().error(KernelError, problem, found=found, do=do)
 
     def instead(self, function: Function, error: KernelUnavailable) -> Function:
         """Return what serves a call in place of a kernel that has run before, and is not available now."""
@@ -257,3 +289,40 @@ def kernel_behind(function: Function) -> Function:
     """Return the kernel behind what watches it, or looks at the sizes of its tensors."""
     inner: Function | None = getattr(function, "kernel_function", None)
     return function if inner is None else kernel_behind(inner)
+
+
+# Which kernel is forced: `op.use_kernel("triton")`, or CUSTOM_AUTOGRAD_KERNELS=namespace::op=triton.
+#
+# It counts in a thread or an asyncio task, and in the backward passes that start there.
+
+
+VARIABLE = "CUSTOM_AUTOGRAD_KERNELS"
+
+Table = Mapping[int, str]
+_forced: HandedOn[Table] = HandedOn(VARIABLE)
+
+
+def _wanted_by_environment(op: Name) -> str | None:
+    """Return the kernel that the environment forces on an op, or None."""
+    if VARIABLE not in os.environ:  # `get` raises and catches a KeyError, which takes five times as long
+        return None
+    return _parse(os.environ[VARIABLE]).get(str(op))
+
+
+@functools.cache
+def _parse(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        op, equals, name = (piece.strip() for piece in part.partition("="))
+        if not equals or not name or "::" not in op:
+            raise KernelError(
+                VARIABLE,
+                "the environment variable cannot be read",
+                expected="namespace::op=kernel, separated by commas",
+                found=repr(part),
+                do=f"correct it, or unset {VARIABLE}",
+            )
+        if found.setdefault(op, name) != name:
+            problem = f"the environment variable names two kernels for {op}"
+            raise KernelError(VARIABLE, problem, found=f"{found[op]!r} and {name!r}", do="leave one out")
+    return found

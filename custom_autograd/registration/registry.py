@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 
@@ -98,42 +98,53 @@ class Road:
         self.at_keys: dict[str | None, GeneratedCall] = {}
 
 
+class Definition:
+    """What the dispatcher knows of one op; replaced when it is defined there, and again under another name.
+
+    Attributes:
+        name: in the dispatcher; the op's own, until a replacement takes that.
+        library: the handle through which everything was registered; None until the op is defined, and if it is not.
+        output: the second op, if the first returns a tuple of one; see dispatcher_library.py.
+        attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
+    """
+
+    def __init__(self, name: Name, library: torch.library.Library | None = None) -> None:
+        self.name, self.library = name, library
+        self.output: OpOverload | None = None
+        self.attached: set[str | type] = set()
+
+
 class OpRecord:
     """One declared op: its declaration, and what was registered for it since.
 
     Attributes:
         declaration: what was fixed when it was declared.
         kernels: its kernels by device type.
-        dispatcher_name: its name in the dispatcher; its own, until a replacement takes that.
+        definition: what the dispatcher knows of it.
         overload: the dispatcher's op.
-        output: the second op of the dispatcher, if the first returns a tuple of one; see one_tuple.py.
-        library: the handle through which everything was registered with the dispatcher.
         dispatched: its calls by way of the dispatcher; None until it is defined.
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
         call_behind: what the class's own `__call__` runs, where a compiler has seen that before the first eager call.
         road: what its calls run.
         validation: the op's own level of validation, or None.
-        capabilities: the subsystems of PyTorch that know the op.
-        attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
         registrations: the rules and policies that are registered; replaced, never changed.
         variants: the entries of its variants that are declared, "inplace" and "out".
         lock: held while something is registered or generated.
     """
 
+    capabilities: ClassVar[tuple[Capability, ...]] = ()
+    """The subsystems of PyTorch that know ops; declare.py sets them, from a layer above."""
+
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self.kernels = KernelTable(declaration)
-        self.dispatcher_name = declaration.name
+        self.definition = Definition(declaration.name)
         self.overload: OpOverload | None = None
-        self.output: OpOverload | None = None
-        self.library: torch.library.Library | None = None
         self.dispatched: CallsByDispatcher | None = None
         self.handle: OwnDefinition | None = None
         self.call_behind: GeneratedCall | None = None
         self.road = Road()
         self.validation: str | None = None
-        self.capabilities: tuple[Capability, ...] = ()
-        self.attached: set[str | type] = set()
         self.lock = threading.RLock()
         self.registrations = Registrations()
         self.variants: dict[str, OpRecord] = {}

@@ -34,7 +34,7 @@ class ShardingCapability(Capability):
     def attach(self, record: OpRecord) -> None:
         """Register strategies, or what runs calls on local tensors."""
         schema = record.declaration.schema
-        overloads = [one for one in (record.overload, record.output) if one is not None]
+        overloads = [one for one in (record.overload, record.definition.output) if one is not None]
         has_rows = _has_rows(record)
         has_strategies = has_rows and can_have_strategies(schema)
         for overload in overloads:
@@ -121,7 +121,7 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
 
 def advice(record: OpRecord) -> str:
     """Return what the author of an op can do."""
-    namespace, name = str(record.dispatcher_name).split("::")
+    namespace, name = str(record.definition.name).split("::")
     return (
         "its placements follow from a line of shapes: custom_op(..., shapes=...) or register_shapes; or write them by "
         f"hand with torch.distributed.tensor.experimental.register_sharding(torch.ops.{namespace}.{name}.default)"

@@ -84,7 +84,7 @@ class Variant(ABC):
     @property
     def name(self) -> str:
         """Return the qualified name of the dispatcher's op: "ns::op_" or "ns::op_out"."""
-        return str(self.op.dispatcher_name.suffixed(SUFFIXES[self.kind]))
+        return str(self.op.definition.name.suffixed(SUFFIXES[self.kind]))
 
     @property
     def schema(self) -> Schema:
@@ -121,7 +121,7 @@ class Variant(ABC):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
         """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
         record = self.op.variants.get(self.kind)
-        if record is None or not record.has_own_kernels:
+        if record is None or not record.road.has_own_kernels:
             return self._compose(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
             assert record.dispatched is not None
@@ -184,10 +184,10 @@ class Variant(ABC):
 
     def _find_record(self) -> OpRecord | None:
         found = self.op.variants.get(self.kind)
-        return None if found is None or found.library is None else found  # it was taken back
+        return None if found is None or found.definition.library is None else found  # it was taken back
 
     def _declare(self) -> OpRecord:
-        op, name = self.op.declaration, self.op.dispatcher_name.suffixed(SUFFIXES[self.kind])
+        op, name = self.op.declaration, self.op.definition.name.suffixed(SUFFIXES[self.kind])
         if adapter_of(op).has_containers:
             raise op.origin().error(
                 DeclarationError,

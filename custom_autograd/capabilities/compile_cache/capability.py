@@ -26,7 +26,7 @@ class CompileCache(Capability):
 
     def before_trace(self, record: OpRecord) -> None:
         """Count the rules of the op into the tag, in place of what was counted before."""
-        _TAG.update(str(record.dispatcher_name), _fingerprint(record))
+        _TAG.update(str(record.definition.name), _fingerprint(record))
 
     def describe(self, record: OpRecord) -> str:
         """Return how the op is told apart from its earlier versions."""

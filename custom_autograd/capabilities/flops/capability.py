@@ -117,7 +117,7 @@ class OpFlops:
 
     def __init__(self, record: OpRecord) -> None:
         self._record = weakref.ref(record)  # torch's table must not keep a replaced op alive
-        self.overloads = [one for one in (record.overload, record.output) if one is not None]
+        self.overloads = [one for one in (record.overload, record.definition.output) if one is not None]
         self._schema = record.declaration.schema
         self._bind = Binder(self._schema)
         self._rule = record.registrations.get(Flops)

@@ -20,10 +20,10 @@ import torch
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.dispatcher_library import enclosed
+from custom_autograd.registration.dispatcher_library import enclosed, implement_torch_dispatch
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration
-from custom_autograd.torch_private.dispatch import FunctionalTensorMode, register_torch_dispatch
+from custom_autograd.torch_private.dispatch import FunctionalTensorMode
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
@@ -58,11 +58,8 @@ class Inlining(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register the rule for the mode that makes graphs functional, once."""
-        if not record.is_inlined or FunctionalTensorMode in record.attached:
-            return
-        assert record.library is not None
-        register_torch_dispatch(record.library, record.dispatcher_name.qualifier, FunctionalTensorMode, _rule(record))
-        record.attached.add(FunctionalTensorMode)
+        if record.is_inlined:
+            implement_torch_dispatch(record, FunctionalTensorMode, _rule(record))
 
     def describe(self, record: OpRecord) -> str:
         """Return what compiled graphs hold."""

@@ -14,12 +14,11 @@ from custom_autograd.core.messages import show
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add
-from custom_autograd.registration.dispatcher_library import enclosed, implement
+from custom_autograd.registration.dispatcher_library import enclosed, implement, implement_torch_dispatch
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.rules import check_signature
 from custom_autograd.torch_private.compiler import outside_compilation
-from custom_autograd.torch_private.dispatch import register_torch_dispatch
 from custom_autograd.torch_private.nested import NestedTensor
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import add_note
@@ -86,13 +85,12 @@ class SubclassesCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register each rule, once, and the one derived for nested tensors."""
-        if NestedTensor not in record.attached:
+        if NestedTensor not in record.definition.attached:
             over_values = _over_values(record)
             _attach_above_autograd(record, over_values)
-            _register(record, NestedTensor, _nested_dispatch(record, over_values))
+            implement_torch_dispatch(record, NestedTensor, _nested_dispatch(record, over_values))
         for rule in record.registrations.all_of(TorchDispatch):
-            if rule.cls not in record.attached:
-                _register(record, rule.cls, _dispatch(record, rule.cls))
+            implement_torch_dispatch(record, rule.cls, _dispatch(record, rule.cls))
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
         """Add what to do to an error by which a subclass refuses the op."""
@@ -106,12 +104,6 @@ class SubclassesCapability(Capability):
         if torch.Tag.pointwise in record.declaration.tags and is_derived:
             classes.append("jagged tensors (pointwise: over their values)")
         return f"registered: {', '.join(classes)}" if classes else "none: each class's own __torch_dispatch__"
-
-
-def _register(record: OpRecord, cls: type, function: Callable[..., Any]) -> None:
-    assert record.library is not None
-    register_torch_dispatch(record.library, record.dispatcher_name.qualifier, cls, function)
-    record.attached.add(cls)
 
 
 def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:

@@ -19,8 +19,7 @@ from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import JvpRule, Rule
-from custom_autograd.registration.rules import check_signature, keywords_of, positional_of
-from custom_autograd.registration.shorter_rules import take_all
+from custom_autograd.registration.rules import check_signature, keywords_of, positional_of, take_all
 from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import transforms
@@ -103,7 +102,7 @@ class VmapCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register one batching kernel, which chooses when it is called."""
-        if KEY not in record.attached:
+        if KEY not in record.definition.attached:
             implement(record, KEY, _kernel(record))
 
     def describe(self, record: OpRecord) -> str:

@@ -24,8 +24,8 @@ def call_overload(record: OpRecord, /, *args: object, **kwargs: object) -> objec
     An op that returns a tuple of one is called as graphs do: torch cannot keep sizes as symbols in a tuple.
     """
     call = to_dispatcher(record.declaration.schema, Sample(*args, **kwargs))
-    if record.output is not None:
-        return (cast(Function, record.output)(*call.args, **call.kwargs),)
+    if record.definition.output is not None:
+        return (cast(Function, record.definition.output)(*call.args, **call.kwargs),)
     return cast(Function, record.overload)(*call.args, **call.kwargs)
 
 
