@@ -43,7 +43,7 @@ class VariantCapability(Capability):
         if problem is not None:
             return f"none: {problem}"
         variant = record.variants.get(self.name)
-        if variant is None or not variant.has_own_kernels:
+        if variant is None or not variant.road.has_own_kernels:
             return "derived: the op, then a copy"
         derived = variant.declaration.function
         own = [(device, one) for device, one in variant.kernels.items() if one.function is not derived]

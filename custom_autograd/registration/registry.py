@@ -82,6 +82,7 @@ class Road:
         uncalled: the handles whose classes have no generated `__call__` yet.
         around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
         is_traced: the fake has run, so that compiled graphs may hold the op.
+        has_own_kernels: the op is a variant, and a kernel was registered for it; Dynamo reads it.
     """
 
     def __init__(self) -> None:
@@ -90,6 +91,7 @@ class Road:
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.around_autograd: GeneratedCall | None = None
         self.is_traced = False
+        self.has_own_kernels = False
         self.forget()
 
     def forget(self) -> None:
@@ -179,12 +181,6 @@ class OpRecord:
         """Return True if compiled graphs may hold something else in place of the op."""
         is_declared = any(rule.is_inlined for rule in self.registrations.all())
         return is_declared or any(kernel.is_inlined for kernel in self.kernels.all())
-
-    @property
-    def has_own_kernels(self) -> bool:
-        """Return True if a kernel was registered besides the declared function."""
-        declared = self.kernels.get(None)
-        return len(self.kernels) > 1 or declared is None or declared.given is not self.declaration.function
 
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.

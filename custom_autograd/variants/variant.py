@@ -253,6 +253,7 @@ class Variant(ABC):
                 check_call(record.declaration, f"kernel of the {self.label} variant", function)
                 guarded = self._guarded(function)
                 kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
+            record.road.has_own_kernels = True
             return function
 
         return decorate if fn is None else decorate(fn)

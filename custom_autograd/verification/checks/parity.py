@@ -56,7 +56,7 @@ def _variants(target: Target) -> dict[str, OpRecord]:
 
 
 def _has_own_kernels(record: OpRecord, kind: str) -> bool:
-    return kind in record.variants and record.variants[kind].has_own_kernels
+    return kind in record.variants and record.variants[kind].road.has_own_kernels
 
 
 def _run_inplace(
