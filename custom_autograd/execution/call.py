@@ -230,7 +230,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         if schema.may_return_inputs:  # see sharing.py
             source.line("$want_shared()")
         with _explaining(source):
-            overload = "($entry.observed if $profiler._is_profiler_enabled else $entry.overload)"
+            overload = "($entry.definition.observed if $profiler._is_profiler_enabled else $entry.overload)"
             _write_return(source, schema, f"{overload}({pass_on(schema)})")
         if schema.may_return_inputs:
             with source.block("finally"):

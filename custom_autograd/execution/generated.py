@@ -177,5 +177,5 @@ class DispatchedCalls:
     def observed(self) -> Call:
         """Return the same call, as observers below Python see it."""
         with self._record.lock:
-            self._observed = self._observed or make_call(self._record, self._record.observed)
+            self._observed = self._observed or make_call(self._record, self._record.definition.observed)
         return self._observed

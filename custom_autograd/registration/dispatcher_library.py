@@ -114,6 +114,7 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
     record.definition = Definition(dispatcher_name, library)
     record.overload = _overload(dispatcher_name)
+    record.definition.observed = dispatch.observed(record.overload)
     if record.declaration.schema.is_one_tuple:
         output = dispatcher_name.suffixed(SUFFIX)
         library.define(

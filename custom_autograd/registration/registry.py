@@ -95,8 +95,12 @@ class Road:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what depends on a rule, a kernel or the level of validation: one has changed."""
+        """Drop what depends on a rule or a kernel of the op: one has changed."""
         self.generated: dict[str, GeneratedCode] = {}
+        self.leave_keys()
+
+    def leave_keys(self) -> None:
+        """Drop what runs at dispatch keys: any kernel, or the level of validation, has changed."""
         self.at_keys: dict[str | None, GeneratedCall] = {}
 
 
@@ -107,12 +111,14 @@ class Definition:
         name: in the dispatcher; the op's own, until a replacement takes that.
         library: the handle through which everything was registered; None until the op is defined, and if it is not.
         output: the second op, if the first returns a tuple of one; see dispatcher_library.py.
+        observed: what calls the op so that profilers see it.
         attached: the dispatch keys, the names of subsystems and the classes that something is attached to.
     """
 
     def __init__(self, name: Name, library: torch.library.Library | None = None) -> None:
         self.name, self.library = name, library
         self.output: OpOverload | None = None
+        self.observed: GeneratedCall | None = None
         self.attached: set[str | type] = set()
 
 
@@ -156,12 +162,6 @@ class OpRecord:
     def name(self) -> str:
         """Return the qualified name, as declared."""
         return str(self.declaration.name)
-
-    @property
-    def observed(self) -> GeneratedCall:
-        """Return what calls the dispatcher's op so that profilers see it."""
-        assert self.overload is not None  # it is defined
-        return dispatch.observed(self.overload)
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
         """Return the computation in differentiable PyTorch operations, or None."""

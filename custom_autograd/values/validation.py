@@ -108,6 +108,6 @@ def keep(road: Road, key: str | None, make: Callable[[], Any]) -> Any:  # Any: w
     epoch, made = changes.count, make()
     with changes.lock:
         if epoch == changes.count and not is_overridden():
-            changes.tell_once(road.forget)
+            changes.tell_once(road.leave_keys)
             road.at_keys[key] = made
     return made

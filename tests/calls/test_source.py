@@ -62,7 +62,7 @@ def op(self, /, x, y, *more):
     if y is None:
         refuse_none('y')
     try:
-        return (entry.observed if profiler._is_profiler_enabled else entry.overload)(x, y)
+        return (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(x, y)
     except Exception as error:
         refuse_type(error)
         raise
@@ -253,7 +253,7 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
     try:
-        out, _ = (entry.observed if profiler._is_profiler_enabled else entry.overload)(x, weight, n, eps=eps)
+        out, _ = (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(x, weight, n, eps=eps)
         return out
     except Exception as error:
         refuse_type(error)
@@ -502,7 +502,7 @@ def op(self, /, values, step, *more):
     if step is None:
         refuse_none('step')
     try:
-        return (entry.observed if profiler._is_profiler_enabled else entry.overload)(values, step)
+        return (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(values, step)
     except Exception as error:
         refuse_type(error)
         raise
