@@ -314,7 +314,8 @@ def letters(kind: Kind, seen: frozenset[type] = frozenset()) -> set[str]:
             if not kinds:
                 kinds[:] = [kind_of(one) for one in record.annotations]
             return {letter for one in kinds for letter in letters(one, seen | {record.cls})}
-    return set("TIF")
+        case Registered() | Anything():
+            return set("TIF")
 
 
 class UnknownKindError(Exception):
@@ -370,7 +371,9 @@ def _key_of(annotation: Any) -> Constant | Single:
     if annotation is Any:
         return KEY
     found = kind_of(annotation)
-    if found is INT or (isinstance(found, Constant) and set(found.types) <= {str, int}):
+    if isinstance(found, Single) and found is INT:
+        return found
+    if isinstance(found, Constant) and set(found.types) <= {str, int}:
         return found
     raise UnknownKindError(f"dict keys of type {_spell(annotation)}")
 

@@ -143,7 +143,7 @@ class OutVariant(Variant):
         for target, one in zip(targets.values(), results, strict=True):
             target.copy_(one)
         if len(targets) == 1:
-            return target
+            return next(iter(targets.values()))
         if schema.named_tuple is not None and not schema.hidden_outputs:
             return schema.named_tuple(*targets.values())
         return tuple(targets.values())
