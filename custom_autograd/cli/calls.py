@@ -31,7 +31,7 @@ Reader: TypeAlias = Callable[[Any], list[Tensor]]  # Any: what a function return
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BenchmarkedCall:
     """One callable on one sample in one mode.
 
     Attributes:
@@ -49,7 +49,9 @@ class Call:
     is_finding: bool = False
 
 
-def calls_of(target: Target, sample: Sample, compared: Mapping[str, Function], *, modes: tuple[str, ...]) -> list[Call]:
+def calls_of(
+    target: Target, sample: Sample, compared: Mapping[str, Function], *, modes: tuple[str, ...]
+) -> list[BenchmarkedCall]:
     """Return every call of a sample, each tried once.
 
     Args:
@@ -88,9 +90,9 @@ def kernel_of(target: Target, sample: Sample) -> str | None:
     return None
 
 
-def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> Call:
+def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> BenchmarkedCall:
     if name == "op" and mode == MODES[2] and capabilities_of(target.call).get("backward", "").startswith("missing"):
-        return Call(name, mode, None, "no backward is registered")
+        return BenchmarkedCall(name, mode, None, "no backward is registered")
     hidden = _hidden_outputs(target) if name == "reference" else frozenset[int]()
     try:
         work = _work(function, sample, mode, hidden)
@@ -98,8 +100,8 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
             work()
     except Exception as error:  # noqa: BLE001  # what others wrote may raise anything, and the next call is timed still
         lines = str(error).splitlines() or [""]
-        return Call(name, mode, None, f"it raises {type(error).__name__}: {lines[0]}", is_finding=True)
-    return Call(name, mode, work, "" if work else "no output has a gradient")
+        return BenchmarkedCall(name, mode, None, f"it raises {type(error).__name__}: {lines[0]}", is_finding=True)
+    return BenchmarkedCall(name, mode, work, "" if work else "no output has a gradient")
 
 
 def _hidden_outputs(target: Target) -> frozenset[int]:

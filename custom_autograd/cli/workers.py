@@ -49,7 +49,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Outcome:
+class WorkerOutcome:
     """Facts about a task so far: the messages of its process, and the results, in order."""
 
     heard: Heard = field(default_factory=Heard)
@@ -83,7 +83,7 @@ class Workers:
         self._tasks = tasks
         self._most = most
         self._advance = advance or (lambda *_: None)
-        self._outcomes = [Outcome() for _ in tasks]
+        self._outcomes = [WorkerOutcome() for _ in tasks]
         self._waiting = list(range(len(tasks)))
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory()

@@ -43,7 +43,7 @@ class NamedSaving:
         def apply_by_policies(*args: Any) -> Any:  # Any: as `apply`
             if is_transforming() or are_refused() or _is_off.get() or not torch.is_grad_enabled():
                 return apply(*args)
-            call = Call(self, top_hooks())
+            call = SavingCall(self, top_hooks())
             with call, saved_tensors_hooks(call.pack, unpack):
                 return apply(*args)
 
@@ -54,7 +54,7 @@ class NamedSaving:
         return Who(self._op, f"'{name}'", self._declared)
 
 
-class Call:
+class SavingCall:
     """The hooks of one call, which is in progress while the context is open."""
 
     def __init__(self, saving: NamedSaving, outer: Hooks | None) -> None:
@@ -104,9 +104,9 @@ _is_off: ContextVar[bool] = ContextVar("is_off", default=False)
 _THREAD = threading.local()
 
 
-def _calls() -> list[Call]:
+def _calls() -> list[SavingCall]:
     """Return the calls in progress in this thread, the innermost last."""
     if not hasattr(_THREAD, "calls"):
         _THREAD.calls = []
-    found: list[Call] = _THREAD.calls
+    found: list[SavingCall] = _THREAD.calls
     return found

@@ -38,7 +38,7 @@ _closed = int(versions.warn_if_untested())
 _lock = threading.RLock()  # a finalizer may call an op while it is held
 
 
-class NativeCalls(Protocol):
+class RecognisedCalls(Protocol):
     """The calls of an op that native code recognises; see native/native_calls.py."""
 
     def forget(self) -> None:
@@ -77,7 +77,7 @@ class Prover:
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self._own: tuple[int, frozenset[str]] = (-1, frozenset())
-        self.native: NativeCalls | None = None
+        self.native: RecognisedCalls | None = None
 
     def prove(
         self,

@@ -26,7 +26,7 @@ from custom_autograd.core.locks import thread_lock
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.lazy_kernel import LazyKernel
-from custom_autograd.kernels.native_kernels import Operator
+from custom_autograd.kernels.native_kernels import NativeOperator
 from custom_autograd.schema.arguments import error_of_type
 from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema
 from custom_autograd.torch_private.dispatch import argument_names, key_of_device
@@ -128,7 +128,7 @@ class CppKernel(LazyKernel):
         super().__init__(function, fallback)
         self.source = Path(source).absolute()
         self.function = function
-        self.operator: Operator | None = None
+        self.operator: NativeOperator | None = None
         self.flags = words(function, flags, "flags", "['-O2', '-Iinclude']")
         self.host = words(function, host, "host", "['offsets']")
 
@@ -256,11 +256,11 @@ class CppKernel(LazyKernel):
                 do=suggest(self.function, known) or f'name it, or add m.def("{self.function}(...)") to the source',
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
-        operator = Operator(f"{name}::{self.function}", self.source.name, addresses)
+        operator = NativeOperator(f"{name}::{self.function}", self.source.name, addresses)
         is_for_cpu = {key for key, _ in addresses} <= {"CPU"}
         return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)
 
-    def _on_one_device(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+    def _on_one_device(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
         """Return a function that raises for tensors on several devices.
 
         Native code calls the operator without it: only with tensors on one device, and leaves other calls to Python.
@@ -281,12 +281,12 @@ class CppKernel(LazyKernel):
 
         return call
 
-    def _served(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+    def _served(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
         """Return what serves the calls: the function; native code calls it too, from now on."""
         self._offer(operator)
         return function
 
-    def _offer(self, operator: Operator) -> None:
+    def _offer(self, operator: NativeOperator) -> None:
         if type(self).__call__ is CppKernel.__call__:  # else a call does more than the operator
             self.operator = operator
             native_kernels.offer(self, operator)

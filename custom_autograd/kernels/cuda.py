@@ -15,7 +15,7 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.compilers import SEARCHED, TORCH, CppCompiler, words_of
 from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.launches import unavailable
-from custom_autograd.kernels.native_kernels import Operator
+from custom_autograd.kernels.native_kernels import NativeOperator
 from custom_autograd.kernels.shared_library import find_or_build
 from custom_autograd.torch_private.dispatch import is_mutable
 
@@ -84,7 +84,7 @@ class CudaKernel(CppKernel):
             raise KernelUnavailable(self.source.name, problem, found=found, do=do)
         return super().load()
 
-    def _served(self, function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+    def _served(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
         """Return what serves calls until one returns, or the GPU refuses to run the code."""
 
         def first_launch(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ class CudaKernel(CppKernel):
 
         return first_launch
 
-    def _refused(self, reason: KernelUnavailable, operator: Operator) -> Callable[..., Any]:
+    def _refused(self, reason: KernelUnavailable, operator: NativeOperator) -> Callable[..., Any]:
         """Return the fallback, or raise the reason if there is none or it would compute with what was written."""
         with self._lock:  # threads that make the first call at the same time warn once
             is_known = self.is_replaced

@@ -14,7 +14,7 @@ SLOTS = ("_native", "_vectorcall")
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class NativeOperator:
     """What the library of a C++ kernel registers.
 
     Attributes:
@@ -30,10 +30,10 @@ class Operator:
     is_contiguous: bool = False
 
 
-Server = Callable[[object, Operator], None]
+Server = Callable[[object, NativeOperator], None]
 
 _lock = ThreadLock()  # which a finalizer that loads a kernel takes again
-_offered: weakref.WeakKeyDictionary[object, Operator] = weakref.WeakKeyDictionary()
+_offered: weakref.WeakKeyDictionary[object, NativeOperator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
 _library: Path | None = None
 
@@ -43,7 +43,7 @@ def library() -> Path | None:
     return _library
 
 
-def offer(kernel: object, operator: Operator) -> None:
+def offer(kernel: object, operator: NativeOperator) -> None:
     """Offer a kernel to native code: now, or when its library is loaded."""
     with _lock:
         _offered[kernel] = operator

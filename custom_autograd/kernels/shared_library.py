@@ -61,7 +61,7 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | No
 
 
 @dataclass(frozen=True)
-class Record:
+class BuildRecord:
     """Inputs of the last build of a source.
 
     Attributes:
@@ -104,7 +104,7 @@ class Build:
             reason = f"libraries of this folder may be another user's: {reason}"
             raise PermissionError(errno.EPERM, reason, str(self.folder))
         try:
-            record = Record(**json.loads(self._record().read_text(encoding="utf-8")))
+            record = BuildRecord(**json.loads(self._record().read_text(encoding="utf-8")))
             name = self._name([str(file) for file in record.files], record.version)
         except (OSError, ValueError, TypeError):  # a header has gone, or there is no record, or a damaged one
             return None
@@ -131,7 +131,7 @@ class Build:
                     contents = unfinished.read_bytes()
                     install(hashlib.sha256(contents).hexdigest().encode(), path.with_suffix(DIGEST), empty)
                     install(contents, path, empty)
-                record = Record(name, files, programs, version)
+                record = BuildRecord(name, files, programs, version)
                 install(json.dumps(asdict(record)).encode(), self._record(), empty)
                 return name
         raise OSError(f"{self.source} or a header of it changed {ATTEMPTS} times while it was compiled")

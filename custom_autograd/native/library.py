@@ -147,7 +147,7 @@ def _refuse_foreign_python() -> None:
         raise KernelUnavailable("custom_autograd", "native calls are not available", found=found, do=do)
 
 
-def _serve(native: ModuleType, kernel: object, operator: native_kernels.Operator) -> None:
+def _serve(native: ModuleType, kernel: object, operator: native_kernels.NativeOperator) -> None:
     try:
         boxed = native.Boxed(operator.name, operator.source, operator.addresses, operator.is_contiguous)
     except TypeError:  # it has an argument or a result that native code does not convert

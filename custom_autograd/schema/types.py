@@ -25,7 +25,7 @@ from custom_autograd.torch_private.definitions import class_name_of, constant_of
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TypeRow:
     """One supported type.
 
     Attributes:
@@ -64,7 +64,7 @@ class Row:
 
 
 @functools.cache
-def find_row(spelling: str) -> Row | None:
+def find_row(spelling: str) -> TypeRow | None:
     """Return the row of a type of the dispatcher, or None if there is none."""
     written = "SymInt" if spelling == "int" else spelling  # the parser reads both as int
     return next((row for row in ARGUMENT_TYPES if row.spelling == written), None)
@@ -80,17 +80,17 @@ def example_of(spelling: str) -> str:
     return f"[{text}]" if bracket else text
 
 
-def find_element_row(spelling: str) -> Row | None:
+def find_element_row(spelling: str) -> TypeRow | None:
     """Return the row of a type, of its list or of an optional of one, or None if there is none."""
     return find_row(spelling.removesuffix("?").removesuffix("[]"))
 
 
 def classes_held_as(letter: str) -> tuple[type, ...]:
-    """Return the types that containers of varying shape hold in one way; see `Row.letter`."""
+    """Return the types that containers of varying shape hold in one way; see `TypeRow.letter`."""
     return tuple(row.annotation for row in ARGUMENT_TYPES if row.letter == letter and is_class(row.annotation))
 
 
-_INT = Row(
+_INT = TypeRow(
     int,
     ArgumentType("SymInt"),
     (3, -(2**63)),
@@ -101,15 +101,15 @@ _INT = Row(
     is_number=True,
 )
 
-ARGUMENT_TYPES: tuple[Row, ...] = (
-    Row(
+ARGUMENT_TYPES: tuple[TypeRow, ...] = (
+    TypeRow(
         Tensor,
         ArgumentType("Tensor", example="torch.ones(2)"),
         has_list_of_optional=True,
         letter="T",
         results=(Tensor,),
     ),
-    Row(
+    TypeRow(
         bool,
         ArgumentType("bool"),
         (True, False),
@@ -121,7 +121,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
     ),
     _INT,
     replace(_INT, annotation=torch.SymInt),
-    Row(
+    TypeRow(
         float,
         ArgumentType("float"),
         (0.5, float("inf")),
@@ -132,7 +132,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         is_number=True,
         lists_take_tensors=True,
     ),
-    Row(
+    TypeRow(
         complex,
         ArgumentType("complex"),
         (1 + 2j, 2 + 0j),
@@ -142,14 +142,14 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         is_number=True,
         lists_take_tensors=True,
     ),
-    Row(
+    TypeRow(
         torch.types.Number,
         ArgumentType("Scalar"),
         (3, 2.5, 1j, True),
         defaults=(bool, int, float, complex),
         results=(int, float, complex, bool, torch.SymInt, torch.SymFloat),
     ),
-    Row(
+    TypeRow(
         str,
         ArgumentType("str", example="'text'"),
         ("plain", 'a "quote"'),
@@ -157,7 +157,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         letter="=",
         defaults=(str,),
     ),
-    Row(
+    TypeRow(
         torch.dtype,
         ArgumentType("ScalarType"),
         (torch.float32, torch.bool),
@@ -165,7 +165,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         code=torch.dtype,
         defaults=(torch.dtype,),
     ),
-    Row(
+    TypeRow(
         torch.device,
         ArgumentType("Device", example="torch.device('cpu')"),
         (torch.device("cpu"), torch.device("meta")),
@@ -173,7 +173,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         defaults=(torch.device, str),
         normalize=conversions.device,
     ),
-    Row(
+    TypeRow(
         torch.layout,
         ArgumentType("Layout"),
         (torch.strided, torch.sparse_csr),
@@ -182,7 +182,7 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         code=torch.layout,
         defaults=(torch.layout,),
     ),
-    Row(
+    TypeRow(
         torch.memory_format,
         ArgumentType("MemoryFormat"),
         (torch.channels_last, torch.preserve_format),
@@ -191,14 +191,14 @@ ARGUMENT_TYPES: tuple[Row, ...] = (
         code=torch.memory_format,
         defaults=(torch.memory_format,),
     ),
-    Row(
+    TypeRow(
         torch.qscheme,
         conversions.constant(torch.qscheme),  # the dispatcher has QScheme, which takes integers only
         (torch.per_tensor_affine, torch.per_channel_symmetric),
         letter="t",
     ),
-    Row(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), (torch.Size([2, 3]),), has_list=False),
-    Row(
+    TypeRow(torch.Size, ArgumentType("SymInt[]", conversions.sizes, torch.Size), (torch.Size([2, 3]),), has_list=False),
+    TypeRow(
         torch.Generator,
         ArgumentType("Generator", conversions.generator, example="torch.Generator()"),
         has_list=False,
@@ -305,7 +305,7 @@ def _has_list(element: object) -> bool:
     return found is not None and "[" not in found.spelling
 
 
-def _find_row(annotation: object) -> Row | None:
+def _find_row(annotation: object) -> TypeRow | None:
     if typing.get_origin(annotation) in (Union, types.UnionType) and _NUMBERS.issuperset(typing.get_args(annotation)):
         annotation = torch.types.Number
     return next((row for row in ARGUMENT_TYPES if row.annotation == annotation), None)

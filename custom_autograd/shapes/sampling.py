@@ -29,7 +29,7 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SampledRow:
     """The sizes of one sample.
 
     Attributes:
@@ -44,11 +44,11 @@ class Row:
 
 
 ROWS = (
-    Row((2,), (3, 5, 4, 2)),
-    Row((2, 3), (19, 2, 5, 3)),
-    Row((), (8, 16, 3, 2)),
-    Row((0,), (5, 3, 8, 2), is_empty=True),
-    Row((3,), (1, 1, 1, 1)),
+    SampledRow((2,), (3, 5, 4, 2)),
+    SampledRow((2, 3), (19, 2, 5, 3)),
+    SampledRow((), (8, 16, 3, 2)),
+    SampledRow((0,), (5, 3, 8, 2), is_empty=True),
+    SampledRow((3,), (1, 1, 1, 1)),
 )
 MOST_WRONG = 8
 MOST_TRIED = 32
@@ -125,7 +125,7 @@ class _Sampler:
             found += [{**first, argument.name: value} for value in self._others(argument, first[argument.name])]
         return found
 
-    def sample(self, row: Row, variant: Values) -> Iterator[Sample]:
+    def sample(self, row: SampledRow, variant: Values) -> Iterator[Sample]:
         """Yield the sample of these sizes; none if a dimension would not be what numbers= or an argument says."""
         line = self._line(variant)
         sizes = self._sizes(line, row, variant)
@@ -196,7 +196,7 @@ class _Sampler:
             {name: placeholder if name in present else value for name, value in variant.items()}
         )
 
-    def _sizes(self, line: Line, row: Row, variant: Values) -> dict[str, Size]:
+    def _sizes(self, line: Line, row: SampledRow, variant: Values) -> dict[str, Size]:
         groups, given = line.groups(), itertools.cycle(row.sizes)
         integers = {argument.name for argument in self._schema.arguments if not argument.holds_tensors}
         found: dict[str, Size] = {name: row.group if name in groups else next(given) for name in line.names()}

@@ -12,7 +12,7 @@ from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.sharding.capability import advice
 from custom_autograd.sharding.local_calls import LocalCalls
-from custom_autograd.sharding.strategies import Choice, has_unknown_outputs, replicated
+from custom_autograd.sharding.strategies import PlacementChoice, has_unknown_outputs, replicated
 from custom_autograd.torch_private import placements
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.values.results import ResultReader
@@ -26,7 +26,7 @@ def run(
     bind, calls = Binder(schema), LocalCalls(record)
     values = bind.arguments(*args, **kwargs)
     if has_rows:
-        chosen = Choice(record).of(values)
+        chosen = PlacementChoice(record).of(values)
         is_combined = any(row.is_combined for row in chosen)
         is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in placed)
         is_local = is_combined or is_recorded or has_unknown_outputs(record, values)

@@ -237,7 +237,7 @@ def _decides(argument: Argument, named: frozenset[str]) -> bool:
 Values = Mapping[str, Any]  # Any: arguments by name
 
 
-class Choice:
+class PlacementChoice:
     """Chooses the rows of calls of one op."""
 
     def __init__(self, record: OpRecord) -> None:

@@ -26,7 +26,7 @@ from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PackingStep:
     """One policy, applied to every tensor of a container.
 
     Attributes:
@@ -56,7 +56,7 @@ class Packed:
     """
 
     value: Any
-    steps: Sequence[Step]
+    steps: Sequence[PackingStep]
     source: Tensor | weakref.ref[Tensor] | None
     version: int
     who: Who
@@ -82,7 +82,7 @@ def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, 
     source = tensor.detach()
     is_parameter = functions.is_parameter(tensor)
     value: Any = source
-    steps: list[Step] = []
+    steps: list[PackingStep] = []
     for policy in policies:
         if policy.changes_parameters or not is_parameter:
             value = _packed(value, policy.pack, policy.unpack, policy.text, steps)
@@ -114,14 +114,16 @@ def unpack(packed: Packed) -> Tensor:
     return value
 
 
-def _packed(value: Any, pack_one: Any, unpack_one: Any, name: str, steps: list[Step]) -> list[Any]:  # Any: see Step
+def _packed(
+    value: Any, pack_one: Any, unpack_one: Any, name: str, steps: list[PackingStep]
+) -> list[Any]:  # Any: see PackingStep
     leaves, structure = flatten_tree(value)
     metadata = [metadata_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
-    steps.append(Step(unpack_one, name, structure, metadata))
+    steps.append(PackingStep(unpack_one, name, structure, metadata))
     return [pack_one(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
-def _unpacked(step: Step, values: list[Any], who: Who) -> list[Any]:  # Any: as above
+def _unpacked(step: PackingStep, values: list[Any], who: Who) -> list[Any]:  # Any: as above
     found = []
     for value, expected in zip(values, step.metadata, strict=True):
         one = value if expected is None else step.unpack(value, expected)
@@ -131,7 +133,7 @@ def _unpacked(step: Step, values: list[Any], who: Who) -> list[Any]:  # Any: as 
     return found
 
 
-def _check(found: Any, expected: Metadata, step: Step, who: Who) -> None:  # Any: whatever a policy returns
+def _check(found: Any, expected: Metadata, step: PackingStep, who: Who) -> None:  # Any: whatever a policy returns
     if isinstance(found, Tensor):
         if (found.shape, found.dtype, found.device) == (expected.shape, expected.dtype, expected.device):
             return

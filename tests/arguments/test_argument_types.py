@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from custom_autograd import CustomOp, custom_op
-from custom_autograd.schema.types import ARGUMENT_TYPES, Row, classes_held_as, find_element_row, find_row
+from custom_autograd.schema.types import ARGUMENT_TYPES, TypeRow, classes_held_as, find_element_row, find_row
 
 X = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
 EXAMPLES = {
@@ -21,7 +21,7 @@ EXAMPLES = {
 EACH = pytest.mark.parametrize(("row", "example"), EXAMPLES.values(), ids=EXAMPLES)
 
 
-def declared(row: Row, annotation: Any, default: Any) -> CustomOp[..., Tensor]:
+def declared(row: TypeRow, annotation: Any, default: Any) -> CustomOp[..., Tensor]:
     """The op that multiplies with what says exactly which value it was given."""
 
     def scale(x: Tensor, value: Any = default) -> Tensor:

@@ -36,13 +36,13 @@ from custom_autograd.verification.checks.reference_gradients import ReferenceGra
 from custom_autograd.verification.checks.reuse import Reuse
 from custom_autograd.verification.checks.saved import Saved
 from custom_autograd.verification.checks.saved_hooks import SavedHooks
-from custom_autograd.verification.checks.schema import Schema
+from custom_autograd.verification.checks.schema import SchemaCheck
 from custom_autograd.verification.checks.second_order import SecondOrder
 from custom_autograd.verification.checks.shapes import Shapes
 from custom_autograd.verification.checks.sharding import Sharding
 from custom_autograd.verification.checks.shared_inputs import SharedInputs
 from custom_autograd.verification.checks.side_effects import SideEffects
-from custom_autograd.verification.checks.sizes import Sizes
+from custom_autograd.verification.checks.sizes import SizesCheck
 from custom_autograd.verification.checks.special_values import SpecialValues
 from custom_autograd.verification.checks.streams import Streams
 from custom_autograd.verification.checks.subclasses import Subclasses
@@ -55,7 +55,7 @@ from custom_autograd.verification.harness.base import Check
 __all__ = ["CHECKS"]
 
 CHECKS: tuple[Check, ...] = (
-    Schema(),
+    SchemaCheck(),
     Errors(),
     Reference(),
     Kernels(),
@@ -69,7 +69,7 @@ CHECKS: tuple[Check, ...] = (
     Bounds(),
     SharedInputs(),
     Layouts(),
-    Sizes(),
+    SizesCheck(),
     Fake(),
     NonDifferentiable(),
     Directional(),

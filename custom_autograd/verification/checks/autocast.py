@@ -71,7 +71,7 @@ class Autocast(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CastResults:
     """The outputs of one call, and the gradients by the name of their input."""
 
     outputs: tuple[Tensor, ...]
@@ -85,7 +85,7 @@ def _in_single(sample: Sample) -> Sample:
     )
 
 
-def _run(target: Target, sample: Sample) -> Results:
+def _run(target: Target, sample: Sample) -> CastResults:
     """Return one call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
     with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
         sample, _ = without_refused_gradients(target, sample)
@@ -98,16 +98,16 @@ def _run(target: Target, sample: Sample) -> Results:
     able = [y for y in outputs if y.requires_grad]
     wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
     if not able or not wanted:
-        return Results(tuple(y.detach() for y in outputs), ())
+        return CastResults(tuple(y.detach() for y in outputs), ())
     with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
         grads = torch.autograd.grad(
             able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
         )
     named = [(name, g) for (name, _), g in zip(wanted, grads, strict=True) if g is not None]
-    return Results(tuple(y.detach() for y in outputs), tuple(named))
+    return CastResults(tuple(y.detach() for y in outputs), tuple(named))
 
 
-def _under_autocast(target: Target, sample: Sample, plain: Results) -> Iterator[Finding]:
+def _under_autocast(target: Target, sample: Sample, plain: CastResults) -> Iterator[Finding]:
     """Compare a call under autocast with the fake, and with the policy unless the op lacks one for the device type."""
     device_type = device_type_of(sample)
     record = record_of(target)
@@ -150,7 +150,7 @@ def _against_fake(
     return PASSED
 
 
-def _against_policy(target: Target, sample: Sample, plain: Results, found: Results) -> Iterator[Finding]:
+def _against_policy(target: Target, sample: Sample, plain: CastResults, found: CastResults) -> Iterator[Finding]:
     record = record_of(target)
     rule = None if record is None else record.registrations.get(AutocastRule, device_type_of(sample))
     if record is None or rule is None:

@@ -59,7 +59,7 @@ class Needs(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NeedsStep:
     """One op that ran: what it is, which memory it read and wrote, what it made, and whether it computes or only views.
 
     What it made is looked at when the backward has ended, so later writes are in it.
@@ -75,7 +75,7 @@ class Step:
         """Return the op and the shapes of its results."""
         return f"{self.name} of shape {', '.join(str(tuple(tensor.shape)) for tensor in self.made)}"
 
-    def is_same_as(self, other: "Step") -> bool:
+    def is_same_as(self, other: "NeedsStep") -> bool:
         """Return True if both did the same: a reference that runs again may have ops of the same name and shape."""
         return str(self) == str(other) and find_difference(self.made, other.made) is None
 
@@ -85,7 +85,7 @@ class Backward:
     """The ops of a backward, in order, and the gradients; tensors are kept, so that no memory is reused."""
 
     grads: tuple[Tensor, ...] = ()
-    steps: list[Step] = field(default_factory=list)
+    steps: list[NeedsStep] = field(default_factory=list)
     kept: list[object] = field(default_factory=list)
 
     def add(self, overload: Overload, args: Sequence[object], kwargs: Mapping[str, object], found: object) -> None:
@@ -95,9 +95,9 @@ class Backward:
         written = _memory(Sample(*_written(overload, args, kwargs)).tensors())
         reads, results = _memory(read), _memory(made)
         is_view = not written and results <= reads
-        self.steps.append(Step(name_of_overload(overload), reads, results | written, tuple(made), is_view))
+        self.steps.append(NeedsStep(name_of_overload(overload), reads, results | written, tuple(made), is_view))
 
-    def wasted(self) -> list[Step]:
+    def wasted(self) -> list[NeedsStep]:
         """Return the ops on which no gradient depends."""
         live, wasted = set(_memory(self.grads)), []
         for step in reversed(self.steps):
@@ -107,7 +107,7 @@ class Backward:
                 wasted.append(step)
         return wasted[::-1]
 
-    def last_for(self, position: int) -> Step | None:
+    def last_for(self, position: int) -> NeedsStep | None:
         """Return the op that gave a gradient its values."""
         memory = _memory(self.grads[position : position + 1])
         makers = [step for step in self.steps if step.writes & memory and not step.is_view]

@@ -63,7 +63,7 @@ class Saved(Check):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptValues:
     """The tensors that one forward saved, in order, with their labels in messages, and the node."""
 
     tensors: tuple[Tensor, ...]
@@ -71,7 +71,7 @@ class Kept:
     node: Any
 
 
-def _keep(function: TensorFunction) -> Kept:
+def _keep(function: TensorFunction) -> KeptValues:
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def _keep(function: TensorFunction) -> Kept:
     node = own_node(called.outputs)
     if node is None:
         raise NothingToCheckError("it makes no single Function node, so what it saves is up to the ops it is made of")
-    return Kept(tuple(saved), tuple(_label(tensor, function, called) for tensor in saved), node)
+    return KeptValues(tuple(saved), tuple(_label(tensor, function, called) for tensor in saved), node)
 
 
 def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:

@@ -17,7 +17,7 @@ from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import VARIED
 
 
-class Schema(Check):
+class SchemaCheck(Check):
     """Writes by version counter and by bytes, shared memory by address: NumPy and data_ptr() hide from the first."""
 
     name = "schema"

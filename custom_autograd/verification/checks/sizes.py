@@ -32,7 +32,7 @@ from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.report.headline import NO_REFERENCE
 
 
-class Sizes(Check):
+class SizesCheck(Check):
     """The sample with other sizes, as far as the reference takes them."""
 
     name = "sizes"

@@ -14,14 +14,14 @@ from custom_autograd.verification.harness.base import PASSED, Finding, failed, f
 from custom_autograd.verification.harness.slice_claims import MEAN, WHOLE, Broken, find_broken
 from custom_autograd.verification.harness.sliced_calls import (
     NamedFunction,
-    Outcome,
     Part,
+    SlicedOutcome,
     Values,
     run,
     tensors_of,
     with_tensors,
 )
-from custom_autograd.verification.harness.slices import Cut, CutDimension, Key, Spot, cuts_of
+from custom_autograd.verification.harness.slices import CutDimension, Key, SliceCut, Spot, cuts_of
 
 
 class UncutError(Exception):
@@ -48,7 +48,7 @@ class WholeCall:
     line: Line
     sizes: Sizes
     values: Values
-    outcome: Outcome
+    outcome: SlicedOutcome
     cotangents: Mapping[Part, Tensor]
     gradients: Mapping[Part, Tensor]
 
@@ -96,7 +96,7 @@ class _Slicing:
         positions = [position if is_local else 0 for (_, position), spot in self._inputs.items() if spot is not None]
         return {position: self._dimension.size(self._whole.sizes, position) for position in positions}
 
-    def find_broken(self, cut: Cut) -> list[tuple[Part, Broken]]:
+    def find_broken(self, cut: SliceCut) -> list[tuple[Part, Broken]]:
         """Return the claims that do not hold for one way to cut."""
         slices = [self._run(cut, index) for index in range(cut.count)]
         found = []
@@ -116,7 +116,7 @@ class _Slicing:
     def _spot(self, item: Item, key: Key, tensor: Tensor) -> Spot | None:
         return self._dimension.find_spot(item, tensor.shape, self._whole.sizes, key[1])
 
-    def _run(self, cut: Cut, index: int) -> dict[Part, Tensor]:
+    def _run(self, cut: SliceCut, index: int) -> dict[Part, Tensor]:
         """Return everything that is compared, of one slice."""
         whole, values = self._whole, dict(self._whole.values)
         for item in whole.line.inputs:
@@ -139,7 +139,7 @@ class _Slicing:
         except Exception as error:  # as above
             raise self._raised("its backward", error) from error
 
-    def _check_shapes(self, outcome: Outcome, cut: Cut, index: int) -> None:
+    def _check_shapes(self, outcome: SlicedOutcome, cut: SliceCut, index: int) -> None:
         """Raise if a result of a slice has not the shape of a slice: autograd would refuse its cotangent."""
         whole = self._whole.outcome.results
         for part, tensor in outcome.results.items():
@@ -159,7 +159,7 @@ class _Slicing:
         return f"Write [{self._dimension.written}] if the op computes along it"
 
 
-def _slice(tensor: Tensor, spot: Spot | None, cut: Cut, key: Key, index: int) -> Tensor:
+def _slice(tensor: Tensor, spot: Spot | None, cut: SliceCut, key: Key, index: int) -> Tensor:
     if spot is None:
         return tensor
     return spot.slice(tensor.detach(), cut.at(key[1])[index]).requires_grad_(tensor.requires_grad)

@@ -10,10 +10,10 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import DescribedOp, follows_fake
 from custom_autograd.shapes.notation import Item, Line, SizeMismatch, place
 from custom_autograd.shapes.unification import Sizes
-from custom_autograd.verification.harness.sliced_calls import Outcome, Values
+from custom_autograd.verification.harness.sliced_calls import SlicedOutcome, Values
 
 
-def find_other_shapes(line: Line, sizes: Sizes, outcome: Outcome) -> Iterator[str]:
+def find_other_shapes(line: Line, sizes: Sizes, outcome: SlicedOutcome) -> Iterator[str]:
     """Yield what outputs do not have of their line, in words."""
     items = {item.name: item for item in line.outputs}
     for (name, position), tensor in outcome.outputs.items():
@@ -22,7 +22,9 @@ def find_other_shapes(line: Line, sizes: Sizes, outcome: Outcome) -> Iterator[st
             yield f"'{name}' has the shape {tuple(tensor.shape)}; the line says {items[name]}, {said}"
 
 
-def find_other_metadata(described: DescribedOp, record: OpRecord, values: Values, outcome: Outcome) -> Iterator[str]:
+def find_other_metadata(
+    described: DescribedOp, record: OpRecord, values: Values, outcome: SlicedOutcome
+) -> Iterator[str]:
     """Yield what is not as the line, or the fake that follows from it, says, in words."""
     is_fake = follows_fake(described, record, values)
     for (name, _), tensor in outcome.outputs.items():

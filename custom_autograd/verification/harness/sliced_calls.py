@@ -31,7 +31,7 @@ NamedFunction: TypeAlias = Callable[[Values], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SlicedOutcome:
     """What one call leaves.
 
     Attributes:
@@ -103,7 +103,7 @@ def _by_name(schema: Schema, function: Callable[..., object]) -> NamedFunction:
     return call
 
 
-def run(record: OpRecord, function: NamedFunction, values: Values, *, has_gradients: bool = True) -> Outcome:
+def run(record: OpRecord, function: NamedFunction, values: Values, *, has_gradients: bool = True) -> SlicedOutcome:
     """Call a function on copies of tensors.
 
     Args:
@@ -122,7 +122,7 @@ def run(record: OpRecord, function: NamedFunction, values: Values, *, has_gradie
         given[argument.name] = with_tensors(value, argument.name, passed)
         inputs.update(leaves)
         written.update(passed if argument.is_mutated else {})
-    return Outcome(inputs, _outputs(schema, function(given)), written)
+    return SlicedOutcome(inputs, _outputs(schema, function(given)), written)
 
 
 def with_tensors(value: Any, name: str, tensors: Tensors) -> Any:  # Any: an argument, and the same one

@@ -114,7 +114,7 @@ class CutDimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SliceCut:
     """One way to cut a dimension.
 
     Attributes:
@@ -157,14 +157,14 @@ def cut_dimensions(line: Line, sizes: Sizes, numbers: Sequence[str]) -> Iterator
             yield CutDimension(name)
 
 
-def cuts_of(totals: Mapping[int, int]) -> Iterator[Cut]:
+def cuts_of(totals: Mapping[int, int]) -> Iterator[SliceCut]:
     """Yield ways to cut sizes into slices, none of them empty: in halves, in one and the rest, in three.
 
     Args:
         totals: by position of the lists, the size; only 0 where it is the same at all.
     """
     found = dict.fromkeys(
-        Cut(tuple((position, tuple(itertools.pairwise(ends_of(size)))) for position, size in totals.items()))
+        SliceCut(tuple((position, tuple(itertools.pairwise(ends_of(size)))) for position, size in totals.items()))
         for ends_of in (_halves, _one_and_rest, _three)
     )
     yield from (cut for cut in found if all(end > start for _, row in cut.rows for start, end in row))

@@ -12,7 +12,7 @@ from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import find_refusal, first_line
 from custom_autograd.verification.harness.cut_calls import WholeCall
-from custom_autograd.verification.harness.sliced_calls import NamedFunction, Outcome, Part, run, values_of
+from custom_autograd.verification.harness.sliced_calls import NamedFunction, Part, SlicedOutcome, run, values_of
 
 
 def whole_call(
@@ -43,7 +43,7 @@ def whole_call(
     return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), refused
 
 
-def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, Outcome]:
+def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, SlicedOutcome]:
     """Return a sample and its outcome, in float64 unless the op refuses that."""
     double = sample.map(lambda tensor: to_double(tensor.detach()).requires_grad_(tensor.requires_grad))
     try:

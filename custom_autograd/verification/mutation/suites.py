@@ -33,7 +33,7 @@ SHORTEST_LIMIT = 60.0  # s
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SuiteRun:
     """Outcome of one run of a test suite."""
 
     code: int
@@ -69,7 +69,7 @@ def by_tests(command: Sequence[str]) -> Judge:
     return judge
 
 
-def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, is_watched: bool = False) -> Run:
+def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, is_watched: bool = False) -> SuiteRun:
     """Run a command with a mutant, or with none.
 
     Args:
@@ -85,7 +85,7 @@ def run_tests(command: Sequence[str], path: str | None, *, limit: float | None, 
         events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     failed = tuple(dict.fromkeys(event["failed"] for event in events if "failed" in event))
     statuses: tuple[MutantStatus, ...] = tuple(event["status"] for event in events if "status" in event)
-    return Run(code, output, time.perf_counter() - start, failed, statuses)
+    return SuiteRun(code, output, time.perf_counter() - start, failed, statuses)
 
 
 def _ended(command: Sequence[str], environment: dict[str, str], limit: float | None) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def _environment(path: str | None, log: Path, *, is_watched: bool) -> dict[str, 
     return {**rest, **changes}
 
 
-def _verdict(command: Sequence[str], mutant: Mutant, run: Run) -> Verdict:
+def _verdict(command: Sequence[str], mutant: Mutant, run: SuiteRun) -> Verdict:
     if run.code == TIMED_OUT:
         return Verdict(("the time limit",), run.output)
     if run.code == PASSED and not run.statuses:

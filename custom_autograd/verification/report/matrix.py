@@ -30,7 +30,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MatrixRow:
     """One op with a cell per column."""
 
     op: str
@@ -43,7 +43,7 @@ class Matrix:
 
     groups: tuple[tuple[str, int], ...]
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MatrixRow, ...]
 
 
 def make_matrix(results: Sequence[Result]) -> Matrix:
@@ -56,7 +56,7 @@ def make_matrix(results: Sequence[Result]) -> Matrix:
     rows = []
     for op in ops:
         for_all = cells.get((op, ALL_CHECKS), absent)
-        rows.append(Row(op, tuple(cells.get((op, column.check), for_all) for column in columns)))
+        rows.append(MatrixRow(op, tuple(cells.get((op, column.check), for_all) for column in columns)))
     return Matrix(tuple(groups.items()), columns, tuple(rows))
 
 

@@ -28,7 +28,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """One measured error; `kind` is exact where it is 0, which a logarithmic axis cannot show, off where infinite."""
 
     x: float
@@ -42,7 +42,7 @@ class Series:
     """The points of one check."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
 
     @property
     def line(self) -> str:
@@ -152,13 +152,13 @@ def _side_by_side(
 
 def _points(
     check: str, errors: Mapping[str, float], positions: Mapping[str, float], lowest: int, highest: int
-) -> tuple[Point, ...]:
+) -> tuple[PlotPoint, ...]:
     points = []
     for label in sorted(errors, key=positions.__getitem__):
         value = errors[label]
         kind = "exact" if value == 0 else "measured" if value < math.inf else "off"
         points.append(
-            Point(
+            PlotPoint(
                 _x(positions[label]), _y(value, lowest, highest), f"{check}, {label}: relative error {value:.2g}", kind
             )
         )
