@@ -239,11 +239,10 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, declare.pickled(self._record)
 
-    @outside_compilation
+    @outside_compilation  # this frame, when it runs eagerly: Dynamo inlines it until `publish` has replaced it
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
         if torch.compiler.is_dynamo_compiling():
-            self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
             self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
             return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:

@@ -116,7 +116,7 @@ class AutogradWriter:
             source.line(
                 f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
             )
-        source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in below.py
+        source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in recording_code.py
         source.line("$run = $apply_under_transforms if $is_transforming() else $apply")
         if self.function.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])

@@ -227,7 +227,7 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
             source.line("$entry.dispatched.generate()")
             source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
         _write_conversions(source, schema, "$entry.definition.output")
-        if schema.may_return_inputs:  # see sharing.py
+        if schema.may_return_inputs:  # see `share_or_copy`
             source.line("$want_shared()")
         with _explaining(source):
             overload = "($entry.definition.observed if $profiler._is_profiler_enabled else $entry.overload)"
@@ -258,7 +258,7 @@ def write_call(source: Source, schema: Schema, name: str) -> None:
 def _write_conversions(source: Source, schema: Schema, output: str) -> None:
     write_conversions(source, schema)
     refusals.write_refusals(source, schema)
-    if schema.is_one_tuple:  # see the note in one_tuple.py
+    if schema.is_one_tuple:  # see the note in dispatcher_library.py
         with source.block("if $is_compiling()"):
             source.line(f"return ({output}({pass_on(schema)}),)")
 

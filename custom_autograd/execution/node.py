@@ -241,7 +241,7 @@ class NodeWriter:
         output = outputs[0] if len(outputs) == 1 else tuple_of(outputs)
         inputs = tuple_of(self.function.converted())
         marked = [f"$marked${name}" for name in outputs]
-        for name, mark in zip(outputs, marked, strict=True):  # see `mark` in computed_contexts.py
+        for name, mark in zip(outputs, marked, strict=True):  # see `mark` in drop_in.py
             source.line(f"{mark} = ({name}.is_floating_point() or {name}.is_complex()) and not {name}.requires_grad")
             with source.block(f"if {mark}"):
                 source.line(f"{name}.requires_grad = True")

@@ -196,6 +196,7 @@ class RecordingCode:
             namespace[source.own("backward")] = self.function.backward
         self.quick = None if quick is None else facts.around_backward(quick)
         if self.quick is not None:
+            # Under torch.func, too: both ways to apply share the class of nodes. Compiled autograd takes `backward`.
             nodes.run_in_backward(self.function, self.quick)
         functions.call_when_compiled(self.function, facts.keep_dispatcher)
         record_node = namespace.get(source.own("record"))

@@ -95,7 +95,7 @@ class Road:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what depends on a rule or a kernel of the op: one has changed."""
+        """Drop what depends on the rules or the level of validation of the op: one has changed."""
         self.generated: dict[str, GeneratedCode] = {}
         self.leave_keys()
 
@@ -197,8 +197,8 @@ class OpRecord:
             self.forget()
 
     def forget(self) -> None:
-        """Drop what was generated from rules and kernels that have changed."""
-        self.road.forget()
+        """Drop what was generated from rules that have changed."""
+        self.road.forget()  # a new kernel needs no new code: KernelTable notes the change, which drops `at_keys`
         changes.note()
 
     def _conflict(self, new: Registration, taken: Registration) -> RegistrationError:

@@ -37,6 +37,7 @@ from torch.autograd.function import Function, _SingleLevelFunction
 
 from custom_autograd.torch_private.transforms import is_transforming, single_level_enabled
 
+# What `save_for_backward` sets: generated code writes `ctx.to_save`, and reads `ctx.saved_tensors`.
 SAVED = "to_save"
 MATERIALIZES = "materialize_grads"
 without_torch_function = torch._C.DisableTorchFunction

@@ -60,10 +60,10 @@ def validation(level: str) -> Iterator[None]:
         level: "full" checks everything, in every call: that outputs share no memory with inputs or each other (by
             address), that inputs which are not declared as mutated keep their contents, that rules return no gradient
             for None or integers, and all of "cheap". For development. "cheap", the default, checks the same in the
-            first call of each kind (kernel, dtype, number of dimensions, which inputs require gradients), but for
-            contents and such gradients, and in later ones what takes constant time: number and types of outputs, that
-            none is an input or a view, shape, dtype and device of gradients. "off" checks only what would otherwise
-            corrupt memory: a wrong kernel or rule is then silently wrong.
+            first call of each kind (kernel, dtype and number of dimensions of the first tensor, which optional tensors
+            are given, lengths of lists), but for contents and such gradients, and in later ones what takes constant
+            time: number and types of outputs, that none is an input or a view, shape, dtype and device of gradients.
+            "off" checks only what would otherwise corrupt memory: a wrong kernel or rule is then silently wrong.
 
     Raises:
         CustomAutogradError: there is no such level.

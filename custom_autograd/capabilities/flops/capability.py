@@ -1,7 +1,7 @@
 """FLOPs: the number of floating-point operations that `torch.utils.flop_counter.FlopCounterMode` counts for an op.
 
 forward     the function from `register_flops`, else the reference runs on tensors without data, and is counted
-backward    rules are made of PyTorch's operations and of ops, which are counted as they run; see backward.py for others
+backward    rules are made of PyTorch's operations and of ops, which are counted as they run; see derived.py for others
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Nested tensors: a pointwise op of jagged ones is the op of their values, and everything else is refused.
 
 It is above autograd: what is recorded is the call of the op on plain tensors, between the way to the values and
-the way back (ragged.py). So rules, transforms and compilers see plain tensors only.
+the way back. So rules, transforms and compilers see plain tensors only.
 """
 
 from __future__ import annotations

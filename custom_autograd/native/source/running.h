@@ -134,7 +134,7 @@ struct KernelModes {
   }
 };
 
-// Outputs as leaves that require a gradient: see NOTE [what is computed from outputs] in computed_contexts.py.
+// Outputs as leaves that require a gradient: see NOTE [what is computed from outputs] in drop_in.py.
 struct Marks {
   std::vector<Tensor> outputs;
 
