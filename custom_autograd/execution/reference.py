@@ -92,7 +92,8 @@ def _gradients(
             found = torch.autograd.grad(outputs, asked, gradients, create_graph=is_recording, allow_unused=True)
         if others or len(pairs) < len(computed) or any(one is None for one in found):
             check(aliases, computed)
-        if IS_IN_JVP.get():  # a gradient that is independent of what it is linear in is zero everywhere, as of round
+        # A gradient that is independent of all that it is linear in is zero everywhere, as that of round.
+        if is_recording and IS_IN_JVP.get() and all(map(_is_recorded, incoming)):
             found = [one if _is_recorded(one) or not is_of_torch(computed, aliases) else None for one in found]
         return found
 

@@ -161,9 +161,14 @@ def _device_of(target: Target, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
-        problem, expected = "the option 'device' is not a device", "a device, such as 'cpu' or 'cuda:0'"
-        facts = {"found": show(device), "declared": target.location, "do": "pass device='cpu'"}
-        raise CheckError(target.name, problem, expected=expected, **facts) from error
+        raise CheckError(
+            target.name,
+            "the option 'device' is not a device",
+            expected="a device, such as 'cpu' or 'cuda:0'",
+            found=show(device),
+            declared=target.location,
+            do="pass device='cpu'",
+        ) from error
 
 
 def _given(

@@ -34,6 +34,9 @@ BUILT_IN = ("AttributeError", "NotImplementedError", "TypeError", "ValueError")
 SKIPS = "NothingToCheckError"
 """The exception of a check that does not apply: its text is the reason of the skip."""
 
+GIVEN = ("option_types.py", "refuse", ("CheckError", "DeclarationError", "RegistrationError"))
+"""A file, the parameter of its functions that makes an exception, and the classes that callers have it make."""
+
 FACTS = ("expected", "do")
 SHOWING = ("quote", "show", "repr", "str", "sorted", "list", "len", "first_line", "map", "join")
 DEPTH = 5
@@ -66,6 +69,12 @@ def messages(package: Path) -> list[Message]:
             problem = _problem(call)
             if is_raised and problem is not None:
                 _collect(found, source, call, problem, _facts(source, call))
+    file, name, errors = GIVEN
+    for call in source.calls.get(name, []):
+        if source.path_of(call).name == file:
+            for text, place, own in _follow(source, call, call.args[0], _facts(source, call), 0):
+                for error in errors:
+                    found[error, text] = Message(error, text, own, source.path_of(place), place.lineno)
     rows = [_with_constants(row, source.constants) for row in found.values()]
     return sorted(rows, key=lambda row: (row.path, row.line))
 

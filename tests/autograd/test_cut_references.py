@@ -236,3 +236,24 @@ def test_a_declared_zero_is_not_asked_for():
     op = custom_op("cut::declared", declared_tensor, reference=True, non_differentiable=("x",))
 
     assert not op(X.clone().requires_grad_()).requires_grad
+
+
+@custom_op("cut::halved_grad", reference=True)
+def halved_grad(grad: Tensor, x: Tensor) -> Tensor:
+    """The backward of `halved`, whose own backward runs while the tangent of `halved` is derived."""
+    return grad * x
+
+
+@custom_op("cut::halved", reference=False)
+def halved(x: Tensor) -> Tensor:
+    return x * x / 2
+
+
+halved.register_fake(torch.empty_like)
+halved.register_backward(lambda grad, x: halved_grad(grad, x))
+
+
+def test_a_backward_that_calls_an_op_with_a_reference_has_tangents():
+    x, tangent = torch.rand(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+
+    torch.testing.assert_close(torch.func.jvp(halved, (x,), (tangent,)), (x * x / 2, tangent * x))
