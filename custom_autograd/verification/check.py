@@ -137,6 +137,7 @@ def case_of(
     """
     seen = target_of(target)
     refuse = partial(CheckError, seen.name, declared=seen.location)
+    check_type(refuse, "device", device, (torch.device, str, type(None)), "a device", example="'cpu'")
     device = None if device is None else _device_of(seen, device)
     check_type(refuse, "dtype", dtype, (torch.dtype, type(None)), "a dtype", example="torch.float64")
     check_type(refuse, "seed", seed, (int,), "an int", example="0")
@@ -160,7 +161,7 @@ def case_of(
 def _device_of(target: Target, device: torch.device | str) -> torch.device:
     try:
         return torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except RuntimeError as error:
         raise CheckError(
             target.name,
             "the option 'device' is not a device",
