@@ -165,8 +165,8 @@ class DispatchedCalls:
         @constant_in_graphs
         def generate() -> None:
             nonlocal is_generated
-            if not is_generated:
-                with record.lock:
+            with record.lock:
+                if not is_generated:
                     self.call = make_call(record, record.overload)
                     self.in_graphs = make_traced(record, self.call)
                     is_generated = True

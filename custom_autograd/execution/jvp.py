@@ -67,13 +67,13 @@ class Jvp:
         if self.plan.jvp is None:
             self.missing = self._not_derivable
             derived = {name: results[name] for name in self._derivable}
-            return self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded)
+            return self.derive(tangents, derived, gradients, is_recorded=is_recorded)
         found = self._from_rule(self.plan.jvp, tangents, values, metadata)
         absent = [name for name in self.hidden if name not in found]
         derivable = [name for name in absent if self._is_derivable(name)]
         if derivable:
             derived = {name: results[name] for name in derivable}
-            found.update(self.derive(tangents, derived, metadata, gradients, is_recorded=is_recorded))
+            found.update(self.derive(tangents, derived, gradients, is_recorded=is_recorded))
         self.missing = tuple(name for name in absent if name not in derivable)
         return found
 
@@ -101,9 +101,7 @@ class Jvp:
             return self.plan.has_reverse
         return name in self.plan.named_grads or self.plan.reference is not None
 
-    def derive(
-        self, tangents: ByName, results: ByName, metadata: ByName, gradients: Gradients, *, is_recorded: bool
-    ) -> dict[str, Any]:
+    def derive(self, tangents: ByName, results: ByName, gradients: Gradients, *, is_recorded: bool) -> dict[str, Any]:
         """Return the tangents of some results, as the vjp of the vjp."""
         if not self._has_reverse:
             raise self.origin().error(
@@ -126,7 +124,7 @@ class Jvp:
         # Forward mode saves nothing: what this does for a moment is not for the caller's hooks. What the graph of the
         # tangents holds is.
         with without_hooks() as kept:
-            found = self._differentiate(seeds, gradients(needs, grads), tangents, metadata) if seeds else None
+            found = self._differentiate(seeds, gradients(needs, grads), tangents) if seeds else None
             if is_recorded:
                 kept.pack()
         if found is None:
@@ -135,16 +133,16 @@ class Jvp:
         return {name: _refill(grads[name], remaining) for name in results}
 
     def _differentiate(
-        self, seeds: list[Tensor], gradients: ByName, tangents: ByName, metadata: ByName
+        self, seeds: list[Tensor], gradients: ByName, tangents: ByName
     ) -> tuple[Tensor | None, ...] | None:
         """Return the derivatives of gradients along tangents, by seed; None if no gradient has a tangent."""
-        products = self._products(gradients, tangents, metadata)
+        products = self._products(gradients, tangents)
         if not products:
             return None
         outputs, weights = zip(*products, strict=True)
         return torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
 
-    def _products(self, gradients: ByName, tangents: ByName, metadata: ByName) -> list[tuple[Tensor, Tensor]]:
+    def _products(self, gradients: ByName, tangents: ByName) -> list[tuple[Tensor, Tensor]]:
         """Return each gradient with the tangent it is to be multiplied by."""
         products = []
         for name, tangent in tangents.items():
@@ -162,7 +160,6 @@ class Jvp:
                         "backward in differentiable operations",
                     )
                 products.append((sum_to_shape(gradient, one.shape), one))
-        del metadata
         return products
 
     def _from_rule(self, rule: NamedRule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:

@@ -15,14 +15,13 @@ keys (native/source/kinds.h); everything else takes the dispatcher's way:
 from __future__ import annotations
 
 import functools
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from custom_autograd.core.locks import ThreadLock
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.capability import Capability, overriding
@@ -35,7 +34,7 @@ from custom_autograd.values import validation
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
 
 _closed = int(versions.warn_if_untested())
-_lock = threading.RLock()  # a finalizer may call an op while it is held
+_lock = ThreadLock()  # a finalizer may call an op while it is held
 
 
 class RecognisedCalls(Protocol):
@@ -176,13 +175,3 @@ def through_dispatcher() -> Iterator[None]:
         with _lock:
             _closed -= 1
         changes.note()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child: a thread of the parent may have held it."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)

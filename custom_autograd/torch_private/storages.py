@@ -16,7 +16,7 @@ from torch import Tensor, strided
 from torch.profiler import ProfilerActivity, profile
 
 from custom_autograd.torch_private.functions import sparse_parts
-from custom_autograd.torch_private.transforms import get_unwrapped, is_wrapped, unwrapped
+from custom_autograd.torch_private.transforms import unwrapped
 
 DISPATCH = "__torch_dispatch__"
 
@@ -26,8 +26,7 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
 
     They are valid as long as the tensor is alive.
     """
-    while is_wrapped(tensor):
-        tensor = get_unwrapped(tensor)
+    tensor = unwrapped(tensor)
     cls = type(tensor)
     if cls is not Tensor:
         if hasattr(cls, "__tensor_flatten__"):

@@ -35,7 +35,6 @@ from torch.autograd import forward_ad
 is_transforming = _C._are_functorch_transforms_active
 forward_mode_enabled = forward_ad._set_fwd_grad_enabled
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
-get_unwrapped = _C._functorch.get_unwrapped
 single_level_enabled = enable_single_level_autograd_function
 
 
@@ -90,7 +89,7 @@ _unpack_dual = _C._VariableFunctions._unpack_dual
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the tensor below all wrappers of transforms."""
     while is_wrapped(tensor):
-        tensor = get_unwrapped(tensor)
+        tensor = _C._functorch.get_unwrapped(tensor)
     return tensor
 
 
@@ -102,7 +101,7 @@ def is_recorded(tensor: Tensor) -> bool:
 def is_recorded_anywhere(tensor: Tensor) -> bool:
     """Return True if a tensor requires a gradient at any level of transforms."""
     while is_wrapped(tensor) and not tensor.requires_grad:
-        tensor = get_unwrapped(tensor)
+        tensor = _C._functorch.get_unwrapped(tensor)
     return tensor.requires_grad
 
 
@@ -191,7 +190,7 @@ def _batches(tensor: Tensor) -> Iterator[Batch]:
     while is_wrapped(tensor):
         if _C._functorch.is_batchedtensor(tensor):
             yield Batch(tensor)
-        tensor = get_unwrapped(tensor)
+        tensor = _C._functorch.get_unwrapped(tensor)
 
 
 unwrap = _C._functorch._unwrap_batched

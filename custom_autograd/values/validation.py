@@ -7,12 +7,12 @@ else the op's own level, that of the environment variable CUSTOM_AUTOGRAD_VALIDA
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from custom_autograd.core.errors import CustomAutogradError
+from custom_autograd.core.locks import ThreadLock
 from custom_autograd.core.messages import show
 from custom_autograd.registration.registry import Road
 from custom_autograd.torch_private.definitions import changes
@@ -22,7 +22,7 @@ LEVELS = ("full", "cheap", "off")
 VARIABLE = "CUSTOM_AUTOGRAD_VALIDATION"
 
 _chosen: HandedOn[str] = HandedOn(VARIABLE)
-_lock = threading.Lock()
+_lock = ThreadLock()
 _open_contexts = 0
 
 
@@ -88,16 +88,6 @@ def validation(level: str) -> Iterator[None]:
 
 
 DEFAULT = default_level()
-
-
-def _renew_lock() -> None:
-    """Replace the lock in a forked child: a thread of the parent may have held it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def keep(road: Road, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
