@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -100,9 +101,14 @@ MEANINGS = {
     "SIGKILL": "which the system sends where memory runs out",
     "SIGSEGV": "a segmentation fault",
 }
-_watchers: set[subprocess.Popen[bytes]] = set()
+_watchers: set[subprocess.Popen[bytes]] = set()  # a forked child has to find them
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def indented(lines: Sequence[str]) -> str:
+    """Return the first lines, indented as in a message."""
+    return "\n".join(f"             {line[:160]}" for line in lines[:12])
 
 
 class CppCompiler:
@@ -110,6 +116,10 @@ class CppCompiler:
 
     standard = "set CXX to a compiler that knows C++20"
     """What sets it, and what it has to know; for messages."""
+
+    def targets(self) -> list[str]:
+        """Return what a library that comes with a source may be built for, the preferred one first."""
+        return [PLATFORM]
 
     def fingerprint(self) -> str:
         """Return what a library depends on besides its source: flags, environment. Needs no compiler."""
@@ -134,13 +144,17 @@ class CppCompiler:
         return self.find(source)[:1]
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """Return flags for optimised code, for all of this processor if the compiler has a flag for that."""
+        """Return flags for optimised code."""
         # A library may serve the same source in another folder: what it says of itself names no folder.
-        wanted = [*CPP_FLAGS, *(f"-ffile-prefix-map={folder}/=" for folder in (source.parent, HEADERS))]
+        maps = (f"-ffile-prefix-map={folder}/=" for folder in (source.parent, HEADERS))
+        return [*CPP_FLAGS, *maps, *self.instructions(command)]
+
+    def instructions(self, command: Sequence[str]) -> list[str]:
+        """Return the flag for all instructions of this processor, if the compiler has one."""
         for flag in ("-march=native", "-mcpu=native"):
             if run([*command, flag, "-E", "-x", "c++", os.devnull]).returncode == 0:
-                return [*wanted, flag]
-        return wanted
+                return [flag]
+        return []
 
     def libraries(self) -> list[str]:
         """Return what the stable ABI needs."""
@@ -223,9 +237,15 @@ def failure_of(library: Path, native: Path | None = None) -> Failure | None:
     return None
 
 
+PLATFORM = f"{sys.platform}_{platform.machine()}"
+"""The platform in the names of files, such as "linux_x86_64"."""
 SWALLOWED = "Exception in aoti_torch"
 TORCH = Path(torch.__file__).parent
 HEADERS = Path(__file__).parent / "include"
 RUNTIME = re.compile(r"/(libstdc\+\+|libgcc_s)\.so[^/]*$")
 SEARCHED = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")  # where compilers look besides their flags
-CPP_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden")
+# The last two are torch's own: values stay the same, and without AVX-512 loops with a choice in them vectorise.
+CPP_FLAGS = (
+    "-std=c++20", "-O3", "-fPIC", "-shared", "-fopenmp-simd", "-fvisibility=hidden",
+    "-fno-math-errno", "-fno-trapping-math",
+)  # fmt: skip

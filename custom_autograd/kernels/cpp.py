@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.devices import devices_of, error_of_devices
+from custom_autograd.core.device_types import devices_of, error_of_devices
 from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
 from custom_autograd.core.locks import thread_lock
 from custom_autograd.core.messages import advise, quote, show, suggest

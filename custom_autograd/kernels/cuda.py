@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.compilers import SEARCHED, TORCH, CppCompiler, words_of
+from custom_autograd.kernels.compilers import PLATFORM, SEARCHED, TORCH, CppCompiler, words_of
 from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.launches import unavailable
 from custom_autograd.kernels.native_kernels import NativeOperator
@@ -118,6 +118,11 @@ class CudaCompiler(CppCompiler):
     """NVIDIA's compiler: NVCC, else that of CUDA_HOME or CUDA_PATH, else nvcc."""
 
     standard = "use the nvcc of CUDA 12 or later, with a host compiler that it supports (CXX)"
+
+    def targets(self) -> list[str]:
+        """Return the platform with torch's version of CUDA, and with older ones, whose libraries run there too."""
+        newest = int((torch.version.cuda or "0").partition(".")[0])
+        return [f"{PLATFORM}-cuda{major}" for major in range(newest, 0, -1)]
 
     def fingerprint(self) -> str:
         """Return the flags, the environment and the devices that are there."""

@@ -33,6 +33,7 @@ class NativeOperator:
 Server = Callable[[object, NativeOperator], None]
 
 _lock = ThreadLock()  # which a finalizer that loads a kernel takes again
+# Kernels that wait for the library, which is loaded once in a process.
 _offered: weakref.WeakKeyDictionary[object, NativeOperator] = weakref.WeakKeyDictionary()
 _server: Server | None = None
 _library: Path | None = None

@@ -1,5 +1,7 @@
 """From a C++ or CUDA C++ source to a shared library in the cache: found by its content, else built by one command.
 
+A library that the package of the source brings along goes first: see `prebuilt.py`.
+
 NAME_<hash>.so      hash of all that the library depends on: source, headers, flags, compiler, torch, processor
 NAME_<hash>.sha256  the library's contents, by which a damaged file is recognised
 NAME_<hash>.d       hash of where the source is and how it is compiled; the inputs of its last build, as JSON
@@ -22,11 +24,9 @@ import platform
 import re
 import shlex
 import shutil
-import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,21 +34,47 @@ import torch
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.core.locks import thread_lock
-from custom_autograd.kernels import native_kernels
-from custom_autograd.kernels.compilers import HEADERS, LONGEST_BUILD, TORCH, CppCompiler, Failure, failure_of, run
+from custom_autograd.core.messages import first_line, quote
+from custom_autograd.kernels import native_kernels, prebuilt
+from custom_autograd.kernels.cache_files import DIGEST, cache_folder, install, is_intact, lock, why_unsafe
+from custom_autograd.kernels.compilers import (
+    HEADERS,
+    LONGEST_BUILD,
+    TORCH,
+    CppCompiler,
+    Failure,
+    failure_of,
+    indented,
+    run,
+)
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | None = None) -> tuple[str, Path]:
-    """Return the library of a source, from the cache or newly built.
+    """Return the library of a source: the one that comes with it, or that of the cache, or a new one.
 
     Returns:
         The namespace in which the source registers its functions, and the library's path.
     """
-    source = source.absolute()
+    source, compiler = source.absolute(), compiler or CppCompiler()
+    refusal = None
     try:
-        build = Build(source, tuple(flags), compiler or CppCompiler(), cache_folder())
+        found = prebuilt.find(source, flags, compiler.targets())
+        if found is not None:
+            return found
+    except KernelUnavailable as error:
+        refusal = error
+    try:
+        return _find_or_build(source, tuple(flags), compiler)
+    except KernelUnavailable as error:
+        raise refusal or _foreign(source, compiler, error) or error from error
+
+
+def _find_or_build(source: Path, flags: tuple[str, ...], compiler: CppCompiler) -> tuple[str, Path]:
+    try:
+        build = Build(source, flags, compiler, cache_folder())
         name = build.recorded()
         if name is None:
+            source.stat()  # a source that is not there, rather than a folder that cannot be written
             build.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock_file = build.folder / f"{build.stem()}.lock"
             with thread_lock(str(lock_file)), lock(lock_file):
@@ -58,6 +84,20 @@ def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | No
         advice = NO_SOURCE if is_missing else ANOTHER_CACHE
         raise KernelUnavailable(source.name, "the kernel cannot be built", found=str(error), do=advice) from error
     return name, build.folder / f"{name}.so"
+
+
+def _foreign(source: Path, compiler: CppCompiler, error: KernelUnavailable) -> KernelUnavailable | None:
+    """Return the error of a package that brings libraries of a source, but for other platforms; None if it does not."""
+    targets = prebuilt.targets_beside(source)
+    if not targets or not {*targets}.isdisjoint(compiler.targets()):
+        return None
+    return KernelUnavailable(
+        source.name,
+        "the package brings no library of the kernel for this platform, and it cannot be built",
+        expected=f"a library for {quote(compiler.targets()[:1])}",
+        found=f"libraries for {quote(targets)}; {first_line(error).partition(': ')[2]}",
+        do="install the package's wheel for this platform, or a C++ compiler and the source distribution",
+    )
 
 
 @dataclass(frozen=True)
@@ -252,69 +292,6 @@ def listed_files(text: str, flags: Sequence[str]) -> list[str]:
     return [os.path.join(os.getcwd(), word) for word in (*words, *flags) if os.path.isfile(word)]
 
 
-# Files of the cache are put in place whole and in one step, and recognised if they are no longer whole, or ours. A
-# library that was cut short ends the process that loads it (SIGBUS), and one with flipped bytes is loaded without an
-# error. Disks that were full, file systems after a crash and copied home folders have such files. What another user can
-# write runs with this user's rights once it is loaded.
-
-
-def install(contents: bytes, path: Path, folder: str) -> None:
-    """Put a file in place in one step, once its contents have reached the disk."""
-    unfinished = Path(folder, "unfinished")
-    with unfinished.open("wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.chmod(stat.S_IMODE(unfinished.stat().st_mode) & ~OF_OTHERS)
-    os.replace(unfinished, path)
-
-
-def is_intact(library: Path) -> bool:
-    """Return True if a library is there, holds what was built, and no other user can write it; 1 ms for 1 MB."""
-    try:
-        digest = hashlib.sha256(library.read_bytes()).hexdigest()
-        return library.with_suffix(DIGEST).read_bytes() == digest.encode() and not why_unsafe(library)
-    except OSError:
-        return False
-
-
-def why_unsafe(path: Path) -> str:
-    """Return why another user, other than root, can change a file or a folder; empty if none can."""
-    status = path.stat()
-    if not hasattr(os, "getuid"):  # Windows, where nothing is built
-        return ""
-    if status.st_uid not in (os.getuid(), 0):
-        return f"it belongs to the user with the id {status.st_uid}, and this process runs as {os.getuid()}"
-    writers = stat.S_IMODE(status.st_mode) & OF_OTHERS
-    return f"its mode {stat.S_IMODE(status.st_mode):04o} lets others write to it; chmod go-w" if writers else ""
-
-
-def cache_folder() -> Path:
-    """Return the folder of the libraries: that of CUSTOM_AUTOGRAD_CACHE, else one in the user's cache folder."""
-    chosen, base = os.environ.get("CUSTOM_AUTOGRAD_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if chosen:
-        return expanded(chosen, f"CUSTOM_AUTOGRAD_CACHE={chosen}") / "kernels"
-    source = f"XDG_CACHE_HOME={base}" if base else "neither CUSTOM_AUTOGRAD_CACHE nor HOME is set"
-    return expanded(base or "~/.cache", source) / "custom_autograd" / "kernels"
-
-
-def require_writable(folder: Path) -> None:
-    """Check that a folder can be written to, or made."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    code = errno.EACCES if existing.is_dir() else errno.ENOTDIR
-    if code == errno.ENOTDIR or not os.access(existing, os.W_OK | os.X_OK):
-        raise OSError(code, os.strerror(code), str(existing))
-
-
-def expanded(folder: str, source: str) -> Path:
-    """Return a folder with the home folder in place of ~ or ~user."""
-    try:
-        return Path(folder).expanduser()
-    except RuntimeError as error:  # pathlib's, without a word on who has no home folder
-        user = Path(folder).parts[0][1:] or f"with the id {os.getuid()}"
-        raise FileNotFoundError(f"{source}, and the user {user} has no home folder") from error
-
-
 def processor() -> str:
     """Return what -march=native depends on; a home folder may be shared by machines that differ."""
     try:
@@ -325,21 +302,6 @@ def processor() -> str:
     return platform.machine() + next(features, "")
 
 
-@contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the operating system drops when the process ends, however it ends.
-
-    A file system without locks costs a second build at worst: libraries are put in place in one step.
-    """
-    import fcntl  # not on Windows, where building is refused before
-
-    # Record locks, not flock: a child forked in another thread does not inherit them.
-    with path.open("w", encoding="utf-8") as file:
-        with suppress(OSError):
-            fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
-
-
 def excerpt(output: str) -> str:
     """Return the first lines of a compiler's output from the first error on, which may be the linker's."""
     lines = output.splitlines()
@@ -347,13 +309,6 @@ def excerpt(output: str) -> str:
     return indented(lines[first:])
 
 
-def indented(lines: Sequence[str]) -> str:
-    """Return the first lines, indented as in a message."""
-    return "\n".join(f"             {line[:160]}" for line in lines[:12])
-
-
-DIGEST = ".sha256"
-OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 INSTALLED = (f"{TORCH}{os.sep}", "/usr/include/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda")
 LEFTOVER = "build-"
 ATTEMPTS = 3

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.library import wrap_triton
 
-from custom_autograd.core.devices import error_of_devices
+from custom_autograd.core.device_types import error_of_devices
 from custom_autograd.core.errors import KernelUnavailable, Origin
 from custom_autograd.core.locations import location_of
 from custom_autograd.kernels.launches import are_recorded, unavailable

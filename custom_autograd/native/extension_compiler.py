@@ -8,11 +8,18 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from custom_autograd.kernels.compilers import TORCH, CppCompiler
+import torch
+
+from custom_autograd.kernels.compilers import PLATFORM, TORCH, CppCompiler
 
 
 class ExtensionCompiler(CppCompiler):
     """C++ that uses torch's Python objects and the nodes of its graph, which are not in the stable ABI."""
+
+    def targets(self) -> list[str]:
+        """Return the platform, torch and Python: neither torch's graph nor Python's objects have a stable ABI here."""
+        version = ".".join(torch.__version__.split(".")[:2])
+        return [f"{PLATFORM}-torch{version}-{sys.implementation.cache_tag}"]
 
     def fingerprint(self) -> str:
         """Return the same as for a kernel, and which Python this is."""

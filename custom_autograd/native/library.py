@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,10 +22,12 @@ from types import ModuleType
 import torch
 
 from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
+from custom_autograd.core.locks import ThreadLock
 from custom_autograd.core.messages import show
 from custom_autograd.execution.kernel_call import is_arithmetic
 from custom_autograd.kernels import native_kernels
 from custom_autograd.torch_private.definitions import ask_native, changes
+from custom_autograd.torch_private.dispatch import heed_with
 from custom_autograd.torch_private.functions import find_with
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
@@ -52,7 +55,7 @@ class Library:
         self.mode = parse_mode()
         self.module: ModuleType | None = None
         self.reason = "no call has needed it yet" if self.mode != "0" else f"{VARIABLE}=0"
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._thread: threading.Thread | None = None
 
     def request(self, when_loaded: Callable[[ModuleType], None]) -> None:
@@ -80,6 +83,7 @@ class Library:
                     raise
                 find_with(self.module.running_context)
                 ask_native(self.module.is_own)
+                heed_with(self.module.heed_lazy_bits)
                 self.module.read_code_by(is_arithmetic)
                 torch.autograd.graph.Node.register(self.module.Node)
                 native_kernels.serve_by(partial(_serve, self.module), path)
@@ -93,8 +97,7 @@ class Library:
             self._thread.join()
 
     def renew(self) -> None:
-        """Replace the lock in a forked child, and forget a thread that it does not have."""
-        self._lock = threading.Lock()
+        """Forget, in a forked child, a thread that it does not have."""
         if self._thread is not None and self.module is None:
             self._thread = None
 
@@ -117,9 +120,15 @@ def build_library() -> Path:
 def find_built() -> Path | None:
     """Return the library's file if it is built, or None if it can be built."""
     _refuse_foreign_python()
-    from custom_autograd.kernels.shared_library import ANOTHER_CACHE, Build, cache_folder, require_writable  # compilers
+    from custom_autograd.kernels import prebuilt
+    from custom_autograd.kernels.cache_files import cache_folder, require_writable
+    from custom_autograd.kernels.shared_library import ANOTHER_CACHE, Build  # loads the compilers
     from custom_autograd.native.extension_compiler import ExtensionCompiler
 
+    with suppress(KernelUnavailable):  # what comes with the package does not fit: it can be built
+        found = prebuilt.find(SOURCE, (), ExtensionCompiler().targets())
+        if found is not None:
+            return found[1]
     try:
         build = Build(SOURCE, (), ExtensionCompiler(), cache_folder())
         name = build.recorded()

@@ -7,7 +7,6 @@ import importlib
 import os
 from types import ModuleType
 
-from custom_autograd.execution.attaching import when_called
 from custom_autograd.execution.proofs import Prover
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
@@ -66,8 +65,8 @@ def _module() -> ModuleType:
 
 def watch() -> None:
     """Attach native calls to every op that is called."""
-    if attach not in when_called:
-        when_called.append(attach)
+    if attach not in OpRecord.when_called:
+        OpRecord.when_called += (attach,)
 
 
 if hasattr(os, "register_at_fork"):

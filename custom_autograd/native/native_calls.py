@@ -29,7 +29,7 @@ from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.compiler import compiling_callback
 from custom_autograd.torch_private.definitions import changes
 from custom_autograd.torch_private.dispatch import function_of, seen_function_of, set_function
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
 MOST = 63  # arguments and outputs of an op, together: MOST in source/node.h

@@ -18,7 +18,7 @@ from custom_autograd.execution.recording_code import RecordingFacts
 from custom_autograd.torch_private.compiler import trace_backward
 from custom_autograd.torch_private.functions import NativeContext, running_context
 from custom_autograd.torch_private.nodes import needed_gradients
-from custom_autograd.values.results import NO_LIST, SINGLE, Layout, restore
+from custom_autograd.values.kernel_results import NO_LIST, SINGLE, Layout, restore
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,8 @@ class Recipe:
         """Return the gradients in a result of the one rule that is neither a tuple nor a dict of them, or raise."""
         recording, running = self._recording, running_context()
         needs, known = _needs_of(recording, running), recording.derivatives.known_of(running)
-        return tuple(recording.derivatives.vjp.steps[0].read(result, needs, known).values())
+        step = recording.derivatives.vjp.steps[0]
+        return tuple(step.noting(step.reader.read)(result, needs, known).values())
 
     def note(self, error: BaseException) -> None:
         """Note on an exception that it came from the one rule."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tables import each
 
 from custom_autograd.kernels import CudaKernel, KernelUnavailable, KernelWarning, cuda_kernel
 
@@ -267,8 +268,8 @@ def test_a_launch_that_fails_raises(source):
 @needs_nvcc
 @needs_gpu
 @pytest.mark.cuda
-@pytest.mark.parametrize("features", [1, 8, 19, 4096, 16384])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@each("features", [1, 8, 19, 4096, 16384])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_the_gallery_computes(dtype, features):
     x, weight = torch.randn(7, features).to("cuda", dtype), torch.randn(features).to("cuda", dtype)
     wide = torch.promote_types(dtype, torch.float32)

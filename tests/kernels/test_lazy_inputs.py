@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad, grad
 from torch.overrides import TorchFunctionMode
@@ -210,8 +211,8 @@ def outer_of(op):
 
 @pytest.mark.usefixtures("both_calls", "fresh_compiler")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, which computes what a mask of Triton's hides
-@pytest.mark.parametrize("road", ROADS.values(), ids=ROADS)
 @pytest.mark.parametrize(("name", "function", "layouts"), KINDS)
+@each("road", ROADS.values(), ids=ROADS)
 def test_a_kernel_sees_the_values_of_a_view(cpp_twice, name, function, layouts, road):
     op, expected = op_of(name, function or cpp_twice, layouts), 2 * VALUES
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError, Sample, custom_op
@@ -69,7 +70,7 @@ def _(make):
     yield Sample(make(0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES)
 def test_each_dtype_of_numpy_comes_and_goes(dtype):
     x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(dtype)
 
@@ -279,7 +280,7 @@ def test_fresh_results_in_a_tuple_are_not_copied():
     assert places == [out.data_ptr() for out in fresh(torch.ones(5))]
 
 
-@pytest.mark.parametrize(
+@each(
     "result",
     [
         lambda x: x,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -60,7 +61,7 @@ def doubled(x):
     return x + x
 
 
-@pytest.mark.parametrize("make", [*INPUTS.values(), *LAZY.values()], ids=[*INPUTS, *LAZY])
+@each("make", [*INPUTS.values(), *LAZY.values()], ids=[*INPUTS, *LAZY])
 def test_every_kind_of_tensor_has_the_values_of_a_copy(make):
     x = make()
     copied = x.detach().resolve_conj().resolve_neg().clone().as_subclass(Tensor)
@@ -71,7 +72,7 @@ def test_every_kind_of_tensor_has_the_values_of_a_copy(make):
         assert torch.equal(copied + copied, found)
 
 
-@pytest.mark.parametrize("make", INPUTS.values(), ids=INPUTS)
+@each("make", INPUTS.values(), ids=INPUTS)
 def test_an_array_has_the_memory_of_its_tensor_and_is_read_only_unless_declared(make):
     seen = []
 
@@ -164,8 +165,8 @@ def parts(result):
     return [one for item in result for one in parts(item)] if isinstance(result, (list, tuple)) else [result]
 
 
-@pytest.mark.parametrize("kernel", FRESH.values(), ids=FRESH)
-@pytest.mark.parametrize("is_of_op", [False, True], ids=["kernel", "op"])
+@each("kernel", FRESH.values(), ids=FRESH)
+@each("is_of_op", [False, True], ids=["kernel", "op"])
 def test_what_a_kernel_makes_is_not_copied(kernel, is_of_op):
     kernel, places = addressed(kernel)
     kernel = kernel.of_op("a::b", ("x",), ()) if is_of_op else kernel
@@ -174,8 +175,8 @@ def test_what_a_kernel_makes_is_not_copied(kernel, is_of_op):
         assert [out.data_ptr() for out in parts(kernel(torch.ones(5)))] == places.pop()
 
 
-@pytest.mark.parametrize("kernel", COPIED.values(), ids=COPIED)
-@pytest.mark.parametrize("is_of_op", [False, True], ids=["kernel", "op"])
+@each("kernel", COPIED.values(), ids=COPIED)
+@each("is_of_op", [False, True], ids=["kernel", "op"])
 def test_what_something_else_refers_to_is_copied(kernel, is_of_op):
     kernel, places = addressed(kernel)
     kernel = kernel.of_op("a::b", ("x",), ()) if is_of_op else kernel
@@ -221,7 +222,7 @@ def many(x, *ys, named=None):
 BAD = torch.ones(2, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize(
+@each(
     ("args", "kwargs", "label"),
     [
         ((BAD,), {}, "x"),

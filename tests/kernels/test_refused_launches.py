@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError, custom_op, through_dispatcher
@@ -61,7 +62,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("error", "problem"), REFUSALS.values(), ids=REFUSALS)
+@each(("error", "problem"), REFUSALS.values(), ids=REFUSALS)
 def test_what_a_driver_or_a_compiler_refuses_is_unavailable(error, problem):
     found = unavailable("times", error)
 

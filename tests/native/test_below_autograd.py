@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward
 from dispatch.grid_modes import DispatchLog, FunctionLog
+from tables import each
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
@@ -318,8 +319,8 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize("solve", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.enable_grad])
+@each("solve", SOLVERS.values(), ids=SOLVERS)
+@each("grad_mode", [torch.no_grad, torch.enable_grad])
 def test_a_kernel_computes_gradients_in_every_call_and_in_later_ones_only(solve, grad_mode):
     def kernel(x, is_solving):
         return solve(x) if is_solving else x * 2
@@ -341,8 +342,8 @@ def test_a_kernel_computes_gradients_in_recorded_calls(solve):
     assert [[0.0, 4.0, 8.0]] * 5 == [op(x).tolist() for _ in range(5)]
 
 
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "recorded"])
-@pytest.mark.parametrize(
+@each("requires_grad", [False, True], ids=["plain", "recorded"])
+@each(
     "kernel",
     [
         lambda x: torch.stack([x[0], x[1]]),

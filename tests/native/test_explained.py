@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -129,7 +130,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("make", EXPECTED, ids=lambda make: make.__name__)
+@each("make", EXPECTED)
 def test_what_is_said_is_what_calls_do(make):
     op, x, y = make(), torch.ones(2, requires_grad=True), torch.ones(2)
     for _ in range(3):

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from custom_autograd import GradientError, KernelError, custom_op
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
+from custom_autograd.native.loading import library
 from custom_autograd.registration.rule_types import GradientRule
 
 NUMBERS = itertools.count()
+native = pytest.mark.skipif(library.module is None, reason=library.reason)
 
 
 def declare(kernel, schema="(Tensor x, Tensor y) -> Tensor", **options):
@@ -34,6 +36,7 @@ def count_kinds(op):
     return op._record.road.proofs.native.call.count_kinds()
 
 
+@native
 def test_a_kind_is_known_once_its_first_call_has_passed():
     op, x, y = product(), torch.ones(2), torch.ones(3, 2)
     counts = []
@@ -47,6 +50,7 @@ def test_a_kind_is_known_once_its_first_call_has_passed():
     assert [1, 1, 1, 2, 2] == counts
 
 
+@native
 def test_a_first_call_with_gradients_records_a_native_node():
     op, x = product(), torch.full((2,), 3.0, requires_grad=True)
     out = op(x, torch.full((2,), 5.0))
@@ -64,6 +68,7 @@ def test_a_first_call_is_checked_in_full():
             op(torch.ones(2), torch.ones(2))
 
 
+@native
 def test_sizes_are_looked_at_from_the_first_call_on():
     op = declare(lambda x, y: x * y, shapes="x: n, y: n -> output: n")
     two, three = torch.ones(2), torch.ones(3)
@@ -87,6 +92,7 @@ def test_a_first_call_that_python_records_is_checked_in_full():
             op(torch.ones(2, requires_grad=True), torch.ones(2))
 
 
+@native
 def test_what_may_be_written_to_is_no_finding():
     """Neither is a tensor without elements, nor one that shares memory with what is written to."""
     op = declare(lambda x, y: [x.add_(y)].clear(), "(Tensor(a!) x, Tensor y) -> ()", mutates_args=("x",))
@@ -144,6 +150,7 @@ def test_outputs_that_share_memory_are_found_in_the_first_call():
             op(torch.ones(2), torch.ones(2))
 
 
+@native
 def test_an_op_that_is_declared_while_native_code_is_loaded_has_its_native_call():
     op = product()
 
@@ -176,6 +183,7 @@ def test_an_output_that_shares_memory_is_found_in_the_first_call():
             op(torch.ones(2), torch.ones(2))
 
 
+@native
 def test_a_kernel_that_fails_once_is_proven_by_the_next_call():
     fails = [True]
 

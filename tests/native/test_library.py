@@ -13,11 +13,13 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 
+from custom_autograd.cli.main import main
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.shared_library import require_writable
+from custom_autograd.kernels.cache_files import require_writable
 from custom_autograd.native.extension_compiler import ExtensionCompiler
 from custom_autograd.native.library import SOURCE, build_library, find_built
 from custom_autograd.native.loading import library
+from slow_cases import slow_but_every
 
 CALL = """
 import sys
@@ -121,15 +123,22 @@ def test_another_setting_is_refused(tmp_path):
     assert "expected   0, 1 or require" in said
 
 
-def command(*words, **environment):
-    """The exit code and the output of a command line."""
-    words = [sys.executable, "-m", "custom_autograd", "native", *words]
-    done = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """A function that runs the command in this process, and returns its exit code and output."""
+
+    def run_command(*words, **environment):
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            code = main(["native", *words])
+        return code, "".join(capsys.readouterr())
+
+    return run_command
 
 
 @pytest.mark.skipif(library.module is None, reason=library.reason)
-def test_the_command_says_what_is_in_force():
+def test_the_command_says_what_is_in_force(command):
     code, said = command("--build")
     assert code == 0
     assert [line.split(":")[0].split()[0] for line in said.splitlines()] == [
@@ -137,7 +146,7 @@ def test_the_command_says_what_is_in_force():
     ]  # fmt: skip
 
 
-def test_the_command_says_why_not(without_compiler):
+def test_the_command_says_why_not(command, without_compiler):
     for words in ([], ["--build"]):
         code, said = command(*words, **without_compiler)
         assert code == 1
@@ -145,7 +154,7 @@ def test_the_command_says_why_not(without_compiler):
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_the_command_says_that_the_cache_cannot_be_written(tmp_path):
+def test_the_command_says_that_the_cache_cannot_be_written(command, tmp_path):
     (tmp_path / "file").touch()
     code, said = command(CUSTOM_AUTOGRAD_CACHE=str(tmp_path / "file"))
 
@@ -172,7 +181,7 @@ def test_a_folder_that_is_not_there_yet_can_be_written(tmp_path, monkeypatch):
     ("setting", "expected"),
     [("0", "0, calls run generated Python"), ("", "1 or not set, calls"), ("require", "require, the first call waits")],
 )
-def test_the_command_says_what_the_variable_says(setting, expected):
+def test_the_command_says_what_the_variable_says(command, setting, expected):
     assert f"CUSTOM_AUTOGRAD_NATIVE: {expected}" in command(CUSTOM_AUTOGRAD_NATIVE=setting)[1]
 
 
@@ -198,7 +207,7 @@ def test_finding_the_library_asks_for_few_files(monkeypatch):
     assert 0 < len(asked) < 100
 
 
-def test_the_command_refuses_another_setting():
+def test_the_command_refuses_another_setting(command):
     code, said = command(CUSTOM_AUTOGRAD_NATIVE="yes")
     assert code == 2
     assert "Traceback" not in said
@@ -217,7 +226,7 @@ exec c++ -shared -fPIC -Wl,-z,now "$2.cpp" -o "$2"
 
 
 @pytest.mark.skipif(library.module is None or sys.platform != "linux", reason="links as on Linux")
-def test_a_library_that_does_not_fit_is_named_by_the_command_and_calls_run_python(tmp_path):
+def test_a_library_that_does_not_fit_is_named_by_the_command_and_calls_run_python(command, tmp_path):
     """Such as that of a torch of the same version that was built in another way."""
     compiler = tmp_path / "compiler"
     compiler.write_text(FOREIGN)
@@ -258,7 +267,7 @@ ENDS = {
 
 
 @pytest.mark.skipif(os.name != "posix", reason="compilers run on Linux and macOS only")
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("end", slow_but_every(3, ENDS))
 def test_a_compiler_ends_with_the_process_that_started_it(tmp_path, end):
     """It starts others, which end too: it is a shell that waits for `sleep`."""
     compiler, started = tmp_path / "compiler", tmp_path / "started"
@@ -271,7 +280,7 @@ def test_a_compiler_ends_with_the_process_that_started_it(tmp_path, end):
         while not (Path({str(started)!r}).exists() and _watchers):  # there from when it is watched
             pass
         import os, signal
-        {end}
+        {ENDS[end]}
     """
     variables = {"CXX": str(compiler), "CUSTOM_AUTOGRAD_CACHE": str(tmp_path / "cache"), "CUSTOM_AUTOGRAD_NATIVE": "1"}
 

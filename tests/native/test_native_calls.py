@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError, custom_op, through_dispatcher
@@ -86,7 +87,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS)
+@each("call", CALLS)
 def test_values_and_gradients_are_those_of_the_dispatcher(call):
     i = torch.arange(3)
     found = []
@@ -108,7 +109,7 @@ def test_values_and_gradients_are_those_of_the_dispatcher(call):
             assert torch.equal(value, other) if isinstance(value, Tensor) else value == other, (value, other)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "words"),
     [
         (lambda x, i: norm(x, None, i, 1e-6, 2), "positional arguments"),
@@ -570,8 +571,8 @@ def _(grad_output_0, grad_output_1, xs, bias, fixed, scale):
     }
 
 
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("kind", ["all", "some", "none in list", "fixed too", "no tensors", "tuple"])
+@each("has_bias", [True, False])
+@each("kind", ["all", "some", "none in list", "fixed too", "no tensors", "tuple"])
 def test_lists(kind, has_bias):
     def inputs():
         torch.manual_seed(3)

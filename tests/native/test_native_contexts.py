@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -81,8 +82,8 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-@pytest.mark.parametrize("place", ["setup_context", "backward"])
+@each("use", USES.values(), ids=USES)
+@each("place", ["setup_context", "backward"])
 def test_a_ctx_has_what_that_of_torch_has_for_helpers_too(use, place):
     def setup_context(ctx, inputs, output):
         save(ctx, inputs, output)

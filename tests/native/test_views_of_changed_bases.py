@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
@@ -45,7 +46,7 @@ def writing(*, has_rule):
     return op
 
 
-OPS = pytest.mark.parametrize("make", [by_name, drop_in, by_reference, of_a_list])
+OPS = each("make", [by_name, drop_in, by_reference, of_a_list])
 
 
 def warmed(call, *shapes):

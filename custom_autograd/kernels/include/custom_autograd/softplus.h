@@ -1,5 +1,4 @@
-// softplus(x) = log(1 + exp(x)) and the logarithm that it needs. Loops over them vectorise
-// with the flag -fno-trapping-math; without it compilers branch around a division whose result may not be used.
+// softplus(x) = log(1 + exp(x)) and the logarithm that it needs. Loops over them vectorise.
 #pragma once
 
 #include <custom_autograd/kernel.h>

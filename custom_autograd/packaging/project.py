@@ -1,0 +1,159 @@
+"""A project whose kernels are built: what its pyproject.toml says, and the libraries beside its sources.
+
+[tool.custom_autograd.build]
+package = "myops"          the package that declares the kernels; its only package by default
+folder = "src"             where it is; "src" or "." by default
+torch = "2.11"             the first version of torch that the libraries have to serve
+cuda = true                whether .cu sources are built; CUSTOM_AUTOGRAD_BUILD_CUDA=0 or 1 overrules it
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from custom_autograd.core.errors import DeclarationError, KernelUnavailable
+from custom_autograd.core.messages import advise, quote, show
+from custom_autograd.core.toml import parse_toml
+from custom_autograd.kernels import prebuilt
+from custom_autograd.kernels.portable import OLDEST, Source, build_portable
+from custom_autograd.packaging.sources import find_sources
+
+FILE = "pyproject.toml"
+TABLE = "tool.custom_autograd.build"
+CUDA = "CUSTOM_AUTOGRAD_BUILD_CUDA"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the table says, completed by what is there.
+
+    Attributes:
+        root: the folder of pyproject.toml.
+        package: the name of the package.
+        folder: where it is imported from, relative to the root.
+        torch: the first version of torch that the libraries have to serve.
+        cuda: True if CUDA sources are built.
+    """
+
+    root: Path
+    package: str
+    folder: str
+    torch: str = OLDEST
+    cuda: bool = True
+
+    @property
+    def path(self) -> Path:
+        """Return the folder of the package."""
+        return self.root / self.folder / self.package.replace(".", "/")
+
+
+def read_project(root: Path) -> Project:
+    """Return the project of a folder.
+
+    Raises:
+        DeclarationError: the table has an unknown key or a value of another type, or does not say which package of
+            several is meant.
+        OSError: there is no pyproject.toml.
+    """
+    table = _table((root / FILE).read_text(encoding="utf-8"))
+    known = {one.name: str(one.type) for one in fields(Project) if one.name != "root"}
+    for key, value in table.items():
+        if key not in known:
+            raise DeclarationError(FILE, f"{key!r} is not an option of [{TABLE}]", do=advise(key, known))
+        if type(value).__name__ != known[key]:
+            raise DeclarationError(FILE, f"{key!r} has another type", expected=known[key], found=show(value), do=DO)
+    folder = table.setdefault("folder", "src" if (root / "src").is_dir() else ".")
+    _require_values(table, root)
+    if "package" not in table:
+        found = sorted(path.parent.name for path in (root / folder).glob("*/__init__.py"))
+        if len(found) != 1:
+            raise DeclarationError(
+                FILE,
+                "it does not say which package declares the kernels",
+                expected=f"one folder with an __init__.py in '{folder}'",
+                found=quote(found),
+                do=f"add [{TABLE}] with package = 'its name', and folder = 'where it is'",
+            )
+        table["package"] = found[0]
+    if os.environ.get(CUDA):
+        if os.environ[CUDA] not in ("0", "1"):
+            problem = f"{CUDA} does not say whether to build with CUDA"
+            raise DeclarationError(FILE, problem, expected="'0' or '1'", found=show(os.environ[CUDA]), do="set it so")
+        table["cuda"] = os.environ[CUDA] == "1"
+    return Project(root, **table)
+
+
+def _require_values(table: dict[str, Any], root: Path) -> None:  # Any: whatever TOML holds
+    """Raise if a value of the table cannot be meant."""
+    version, package, here = table.get("torch", OLDEST), table.get("package", "package"), torch.__version__
+    if not re.fullmatch(r"\d+\.\d+", version):
+        raise DeclarationError(FILE, "'torch' is not a version", expected="'major.minor'", found=show(version), do=DO)
+    if not prebuilt.version_of(OLDEST) <= prebuilt.version_of(version) <= prebuilt.version_of(here):
+        expected = f"'{OLDEST}' or newer, and not newer than torch {here}, which builds them"
+        raise DeclarationError(
+            FILE, "no library can serve 'torch' from that version on", expected=expected, found=show(version), do=DO
+        )
+    if not all(part.isidentifier() for part in package.split(".")):
+        expected = "a name that can be imported, such as 'myops' or 'mylib.ops'"
+        raise DeclarationError(FILE, "'package' is not a package", expected=expected, found=show(package), do=DO)
+    if not (root / table["folder"]).resolve().is_relative_to(root.resolve()):
+        problem = "'folder' is outside of the project"
+        raise DeclarationError(FILE, problem, expected=f"a folder in {root}", found=show(table["folder"]), do=DO)
+
+
+def build_project(project: Project) -> list[Path]:
+    """Build the libraries of a project's kernels beside their sources.
+
+    Returns:
+        The manifests of the libraries; those of an earlier build are removed.
+
+    Raises:
+        KernelUnavailable: a source cannot be built, or the package cannot be imported.
+    """
+    sources = find_sources(project.package, project.root / project.folder, project.root)
+    for folder in {source.path.parent for source in sources}:
+        shutil.rmtree(folder / prebuilt.FOLDER, ignore_errors=True)
+    wanted = [source for source in sources if project.cuda or not source.is_for_cuda]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # the compilers are processes
+        return list(threads.map(lambda source: _built(source, project.torch), wanted))
+
+
+def _built(source: Source, oldest: str) -> Path:
+    try:
+        return build_portable(source, oldest)
+    except KernelUnavailable as error:
+        if source.is_for_cuda and "no CUDA compiler" in str(error):
+            do = f"cuda = false in [{TABLE}], or {CUDA}=0, builds without CUDA"
+            problem = "no CUDA compiler for the kernel"
+            raise KernelUnavailable(source.path.name, problem, found="no nvcc", do=do) from error
+        raise
+
+
+def files_of(manifests: list[Path]) -> Iterator[Path]:
+    """Yield the manifests and the libraries that they name."""
+    for path in manifests:
+        yield path
+        for name in prebuilt.Manifest.read(path).libraries.values():
+            yield path.parent / f"{name}.so"
+
+
+def _table(text: str) -> dict[str, Any]:  # Any: whatever TOML holds
+    found = parse_toml(text, FILE, TABLE, DeclarationError)
+    for key in TABLE.split("."):
+        found = found.get(key, {})
+        if not isinstance(found, dict):
+            problem = f"[{TABLE}] cannot be read: {key!r} is not a table"
+            raise DeclarationError(FILE, problem, expected="a table", found=show(found), do=f"write it as [{TABLE}]")
+    return dict(found)
+
+
+DO = f"correct it; the options are {quote(one.name for one in fields(Project) if one.name != 'root')}"
