@@ -101,9 +101,8 @@ def _(axis, scale, zero_point):
 
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-FLAGS = ("-fno-trapping-math",)  # or a rounding whose result may not be used is not vectorised
-fake_quantize_cpp = cpp_kernel(SOURCE, "fake_quantize", flags=FLAGS)
-fake_quantize_grad_cpp = cpp_kernel(SOURCE, "fake_quantize_grad", flags=FLAGS)
+fake_quantize_cpp = cpp_kernel(SOURCE, "fake_quantize")
+fake_quantize_grad_cpp = cpp_kernel(SOURCE, "fake_quantize_grad")
 
 
 @fake_quantize.register_kernel("cpu", name="cpp", layouts={"x": "contiguous"})

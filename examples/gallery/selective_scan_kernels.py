@@ -11,9 +11,8 @@ from torch import Tensor
 from custom_autograd.kernels import cpp_kernel, tl, triton_kernel
 
 SOURCE = Path(__file__).with_name("selective_scan.cpp")
-FLAGS = ("-fno-trapping-math",)  # or the softplus is not vectorised
-forward_cpp = cpp_kernel(SOURCE, "selective_scan", flags=FLAGS)
-backward_cpp = cpp_kernel(SOURCE, "selective_scan_grad", flags=FLAGS)
+forward_cpp = cpp_kernel(SOURCE, "selective_scan")
+backward_cpp = cpp_kernel(SOURCE, "selective_scan_grad")
 TIMES = 64  # steps of one associative scan: with 16 states, 8 values in each thread of 4 warps
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "initial_state")
 ALONG_TIME = ("u", "delta", "B", "C", "z")

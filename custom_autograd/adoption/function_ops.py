@@ -1,0 +1,197 @@
+"""from_function: an op that computes what an autograd.Function computes, without a change of its source."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from custom_autograd.adoption.function_backward import FunctionBackward
+from custom_autograd.adoption.function_plans import find_identical, plan_of
+from custom_autograd.adoption.function_types import Parameters, op_function, typed_parameters
+from custom_autograd.adoption.recorded_calls import Call, Function, parameters_of, run_forward
+from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.locations import location_of
+from custom_autograd.core.messages import quote, show
+from custom_autograd.op import CustomOp, custom_op
+from custom_autograd.schema.annotations import Refusal
+from custom_autograd.schema.samples import Sample, TensorFactory, map_tensors
+from custom_autograd.torch_private.functions import version_of
+
+Samples = Callable[[TensorFactory], Iterable[Sample]] | Iterable[Sample | Sequence[Any]] | None
+
+
+def from_function(function: Function, name: str, /, *, samples: Samples = None) -> CustomOp[..., Any]:
+    """Declare an op that computes what a `torch.autograd.Function` does, with its gradients.
+
+    Intermediate tensors that forward keeps for the backward become hidden outputs; numbers and shapes are computed
+    again. An argument or a tensor that forward returns is copied, since the results of an op have memory of their own.
+
+    Args:
+        function: a subclass of `torch.autograd.Function`, with or without `setup_context`.
+        name: "namespace::name" of the op.
+        samples: calls to record, which tell the types of arguments without annotations and what forward keeps: a
+            generator as in `register_samples`, or a list of samples or tuples of arguments. They become the samples
+            of the op. Without them small tensors and numbers are made, if all parameters have annotations.
+
+    Returns:
+        The op: `op(...)` takes the place of `function.apply(...)`.
+
+    Raises:
+        DeclarationError: no call could be recorded, forward writes to arguments, an argument has a type that ops do
+            not take, or what it keeps on ctx differs from call to call.
+
+    Example:
+        >>> import torch
+        >>> from custom_autograd import from_function
+        >>> class Cube(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x**3
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 3 * grad * x**2
+        >>> cube = from_function(Cube, "docs::cube_of_function", samples=[(torch.ones(2),)])
+        >>> torch.func.grad(cube)(torch.tensor(2.0))
+        tensor(12.)
+    """
+    given: object = function
+    if not (isinstance(given, type) and issubclass(given, torch.autograd.Function)):
+        problem = "from_function takes a subclass of torch.autograd.Function"
+        raise DeclarationError(name, problem, found=show(given), do="pass the class itself, without apply")
+    refuse = Refusal(name, location_of(function.forward))
+    made = _samples_of(function, samples, refuse)
+    arguments = [_positional(function, sample, refuse) for sample in made]
+    parameters, static = typed_parameters(function, arguments, refuse)
+    calls = [_recorded(function, parameters, values, refuse) for values in arguments]
+    calls += [call for values in arguments for call in _recorded_with_gaps(function, values)]
+    plan = plan_of(function, parameters, calls, refuse)
+    kernel = op_function(plan.kernel, function.forward, plan.signature)
+    outputs, hidden = (*plan.outputs, *plan.hidden), plan.hidden
+    declare = custom_op(name, outputs=outputs, hidden=hidden, non_differentiable=plan.fixed, static=static)
+    op: CustomOp[..., Any] = declare(kernel)
+    if plan.abstract is not None:
+        op.register_fake(op_function(plan.fake, function.forward, plan.signature))
+    if op.schema.differentiable_arguments and op.schema.visible_results:
+        rule = FunctionBackward(plan, op.schema)
+        backward = op_function(rule.gradients, function.backward, rule.signature)
+        materializes = plan.call.context.materializes
+        op.register_backward(backward, once_differentiable=rule.is_once, materialize_grads=materializes)
+    op.register_samples(samples if callable(samples) else _samples_rule(function, made))
+    return op
+
+
+# ------------------------------------------------------------------------------------------------- recorded calls
+
+
+def _samples_of(function: Function, samples: Samples, refuse: Refusal) -> list[Sample]:
+    if samples is None:
+        return [_guessed(function, refuse)]
+    given = samples(TensorFactory(requires_grad=False)) if callable(samples) else samples
+    made = [one if isinstance(one, Sample) else Sample(*one) for one in given]
+    found = [sample for sample in made if sample.error is None]
+    if not found:
+        raise refuse("samples= holds no call", expected="a Sample, or a tuple of arguments", do="give at least one")
+    return found
+
+
+def _guessed(function: Function, refuse: Refusal) -> Sample:
+    """Return arguments for parameters that are annotated as tensors and numbers, or have a default."""
+    try:
+        parameters, _ = typed_parameters(function, [], refuse)
+        values = [GUESSES.get(one.annotation, one.default) for one in parameters]
+        if inspect.Parameter.empty not in values:
+            return Sample(*(value() if callable(value) else value for value in values))
+    except DeclarationError:
+        pass
+    missing = [one.name for one in parameters_of(function) if one.annotation is one.empty]
+    raise refuse(
+        "no call of this Function is known, which tells its types and what it keeps for the backward",
+        expected="samples=, or annotations of tensors and numbers",
+        found=f"no annotation of {quote(missing)}" if missing else "annotations of other types",
+        do="pass samples=[(tensor, ...)], the arguments of a call",
+    )
+
+
+GUESSES: Mapping[Any, Any] = {Tensor: lambda: torch.rand(4, 4), float: 0.5, int: 1, bool: True}
+
+
+def _positional(function: Function, sample: Sample, refuse: Refusal) -> list[Any]:
+    """Return the arguments of a sample in the order of forward, with its defaults."""
+    signature = inspect.Signature(parameters_of(function))
+    try:
+        bound = signature.bind(*sample.args, **sample.kwargs)
+    except TypeError as error:
+        raise refuse(
+            f"a sample does not fit forward: {error}", expected=str(signature), found=show(sample), do="correct it"
+        ) from error
+    bound.apply_defaults()
+    return list(bound.args)
+
+
+def _recorded(function: Function, parameters: Parameters, arguments: list[Any], refuse: Refusal) -> Call:
+    """Call forward once.
+
+    Raises:
+        DeclarationError: forward raises, or does what an op cannot do.
+    """
+    values = [map_tensors(value, Tensor.detach) for value in arguments]
+    versions = [version_of(value) if isinstance(value, Tensor) else 0 for value in values]
+    try:
+        call = run_forward(function, values)
+    except Exception as error:
+        raise refuse(f"forward raises for a recorded call: {error!r}", do="give samples= that it takes") from error
+    names = [one.name for one in parameters]
+    written = [
+        name
+        for name, value, version in zip(names, values, versions, strict=True)
+        if isinstance(value, Tensor)
+        and (version_of(value) != version or find_identical(value, call.context.dirty) is not None)
+    ]
+    if written:
+        raise refuse(
+            f"forward writes to {quote(written)}",
+            expected="a forward that returns new tensors",
+            do="declare an op with mutates_args= and a backward of its own, or copy the argument before the call",
+        )
+    wrong = [value for value in call.outputs if not isinstance(value, (Tensor, int, float, bool, type(None)))]
+    if wrong:
+        raise refuse(
+            "forward returns what an op cannot return",
+            expected="tensors or numbers",
+            found=show(wrong[0]),
+            do="return it from a function around the op",
+        )
+    return call
+
+
+def _recorded_with_gaps(function: Function, arguments: list[Any]) -> list[Call]:
+    """Call forward once with tensors that are not contiguous: it may keep copies of those. Nothing if it raises."""
+    values = [map_tensors(value, lambda one: torch.stack([one.detach()] * 2, -1)[..., 0]) for value in arguments]
+    try:
+        return [run_forward(function, values)]
+    except Exception:  # noqa: BLE001 - a Function need not take them
+        return []
+
+
+def _samples_rule(function: Function, made: list[Sample]) -> Callable[[TensorFactory], Iterable[Sample]]:
+    def rule(make: TensorFactory) -> Iterable[Sample]:
+        return [_fresh(sample, make) for sample in made]
+
+    return cast(Callable[..., Any], op_function(rule, function.forward, inspect.signature(rule)))
+
+
+def _fresh(sample: Sample, make: TensorFactory) -> Sample:
+    """Return a sample with copies of its tensors on the device, and of the dtype, under test."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        is_number = tensor.is_floating_point()
+        copied = tensor.detach().to(make.device, make.dtype if is_number else tensor.dtype, copy=True)
+        return copied.requires_grad_(copied.is_floating_point() or copied.is_complex())
+
+    return sample.map(copy)

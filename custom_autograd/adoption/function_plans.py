@@ -1,0 +1,299 @@
+"""How the op of an autograd.Function passes on what forward keeps on ctx: its kernel and its fake.
+
+INPUT, OUTPUT         the same tensor
+HIDDEN, NUMBER        a hidden output: an intermediate tensor, or a number that depends on data
+COMPUTED              what forward computes from shapes and numbers: it runs again on tensors without data
+PARAMETER, CONSTANT   an argument, or the value in all recorded calls, if forward cannot run without data
+
+Recorded calls decide which. The kernel verifies it in each call: a call of another kind raises, and is never wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from custom_autograd.adoption.function_types import Parameters
+from custom_autograd.adoption.recorded_calls import (
+    AbstractForward,
+    Call,
+    Function,
+    run_forward,
+)
+from custom_autograd.core.errors import KernelError, Origin
+from custom_autograd.core.messages import show
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.annotations import Refusal
+from custom_autograd.torch_private.fakes import fakes_alone
+from custom_autograd.torch_private.storages import may_share
+
+INPUT, OUTPUT, HIDDEN, NUMBER, COMPUTED, PARAMETER, CONSTANT = (
+    "the argument",
+    "the output",
+    "an intermediate tensor",
+    "a number",
+    "computed from shapes",
+    "the argument's value",
+    "the constant",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where the backward finds one leaf on ctx.
+
+    Attributes:
+        path: its name, for messages.
+        source: one of the words of this file.
+        value: the name of an argument or an output, or the value itself.
+        is_optional: of a hidden output, that it may be None.
+    """
+
+    path: str
+    source: str
+    value: Any = None  # Any: a constant is anything
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What recorded calls say of a Function. Holds nothing of a later call.
+
+    Attributes:
+        call: the first of them.
+        kept: by leaf on ctx.
+        types: the annotations of what forward returns (Any: an annotation can be any object).
+        fixed: the outputs without a gradient.
+        abstract: forward on tensors without data, or None if it does not run on them.
+    """
+
+    function: Function
+    origin: Origin
+    parameters: Parameters
+    call: Call
+    kept: tuple[Kept, ...]
+    outputs: tuple[str, ...]
+    types: tuple[Any, ...]
+    fixed: tuple[str, ...]
+    abstract: AbstractForward | None
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the arguments."""
+        return [one.name for one in self.parameters]
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the names of the hidden outputs."""
+        return tuple([one.value for one in self.kept if one.source in (HIDDEN, NUMBER)])
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Return the signature of the kernel, which returns the hidden outputs too."""
+        rows = [one for one in self.kept if one.source in (HIDDEN, NUMBER)]
+        hidden = [Optional[Tensor] if one.is_optional else Tensor for one in rows]  # noqa: UP045 - a value
+        is_one = not hidden and not self.call.is_tuple
+        returned = self.types[0] if is_one else tuple.__class_getitem__((*self.types, *hidden))
+        return inspect.Signature(self.parameters, return_annotation=returned)
+
+    def kernel(self, *arguments: Any) -> Any:  # Any: as the schema says
+        """Run forward; return its outputs and the hidden ones."""
+        call = run_forward(self.function, arguments)
+        computed = self._computed(call)
+        return self._returned(call, [self._hidden(one, call, i, computed) for i, one in enumerate(self.kept)])
+
+    def fake(self, *arguments: Any) -> Any:  # Any: as above
+        """Run forward on tensors without data."""
+        call = run_forward(self.function, arguments)
+        found = [leaf for one, leaf in zip(self.kept, call.leaves, strict=True) if one.source == HIDDEN]
+        return self._returned(call, found)
+
+    def _returned(self, call: Call, hidden: Sequence[Any]) -> Any:
+        """Return what a kernel does: no tensor shares memory with an argument or another output."""
+        found: list[Any] = []
+        known = [one for one in call.arguments if isinstance(one, Tensor)]
+        for value in (*call.outputs, *(one for one in hidden if one is not UNUSED)):
+            is_shared = isinstance(value, Tensor) and any(may_share(value, one) for one in known)
+            found.append(value.clone() if is_shared else value)
+            known += [found[-1]] if isinstance(value, Tensor) else []
+        return found[0] if len(found) == 1 and not call.is_tuple else tuple(found)
+
+    def _computed(self, call: Call) -> list[Any] | None:
+        if call.structure != self.call.structure:
+            raise self._other("what forward keeps on ctx", _listed(self.call), _listed(call))
+        if not any(one.source == COMPUTED for one in self.kept):
+            return None
+        assert self.abstract is not None
+        return self.abstract.leaves(call.arguments)
+
+    def _hidden(self, kept: Kept, call: Call, position: int, computed: list[Any] | None) -> Any:
+        """Return a leaf that is a hidden output, or UNUSED; raise if it does not come from where the plan says."""
+        leaf = call.leaves[position]
+        if kept.source == HIDDEN and (isinstance(leaf, Tensor) or (leaf is None and kept.is_optional)):
+            return leaf
+        if kept.source == NUMBER and is_number(leaf):
+            return _tensor_of(leaf)
+        if kept.source in (INPUT, PARAMETER) and is_same(leaf, call.arguments[self.names.index(kept.value)]):
+            return UNUSED
+        if kept.source == OUTPUT and leaf is call.outputs[self.outputs.index(kept.value)]:
+            return UNUSED
+        if kept.source == CONSTANT and is_same(leaf, kept.value):
+            return UNUSED
+        if computed is not None and kept.source == COMPUTED and is_same(leaf, computed[position]):
+            return UNUSED
+        expected = kept.source if kept.value is None else f"{kept.source} {show(kept.value)}"
+        raise self._other(kept.path, expected, "another tensor" if isinstance(leaf, Tensor) else show(leaf))
+
+    def _other(self, path: str, expected: str, found: str) -> KernelError:
+        return self.origin.error(
+            KernelError,
+            f"{path} differs from the recorded calls",
+            expected=expected,
+            found=found,
+            do="add a call like this one to samples= of from_function",
+        )
+
+
+UNUSED = object()
+"""Stands for a leaf that is not a hidden output."""
+
+
+def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], refuse: Refusal) -> Plan:
+    """Return what holds in all recorded calls.
+
+    Raises:
+        DeclarationError: they differ in what they return, or in what they keep on ctx.
+    """
+    first = calls[0]
+    _check_alike(calls, refuse)
+    abstract, problem = _find_abstract(function, calls)
+    outputs = ("output",) if len(first.outputs) == 1 else tuple(f"output_{i}" for i in range(len(first.outputs)))
+    kept = [_kept(i, path, calls, parameters, outputs, abstract) for i, path in enumerate(first.paths())]
+    wrong = next((one for one in kept if one.source == ""), None)
+    if wrong is not None:
+        raise refuse(
+            f"{wrong.path} cannot be computed again for the backward, and is not a tensor or a number",
+            expected="a value that follows from arguments and shapes",
+            found=show(wrong.value),
+            do=f"let forward keep tensors or numbers, or run on tensors without data: {problem}",
+        )
+    numbers = [one.value for one in kept if one.source == NUMBER]
+    fixed = [
+        name
+        for name, one in zip(outputs, first.outputs, strict=True)
+        if find_identical(one, first.context.fixed) is not None
+    ]
+    return Plan(
+        function=function,
+        origin=Origin(refuse.op, refuse.location),
+        parameters=parameters,
+        call=first,
+        kept=tuple(kept),
+        outputs=outputs,
+        types=tuple(_type_of_output([call.outputs[i] for call in calls]) for i in range(len(outputs))),
+        fixed=(*fixed, *numbers),
+        abstract=abstract,
+    )
+
+
+def _check_alike(calls: Sequence[Call], refuse: Refusal) -> None:
+    first, do = calls[0], "make one op for each kind of call, with samples= of that kind"
+    for call in calls[1:]:
+        own, its = len(first.outputs), len(call.outputs)
+        if own != its:
+            raise refuse("forward returns more in some calls", expected=str(own), found=str(its), do=do)
+        if first.structure != call.structure:
+            kept, found = _listed(first), _listed(call)
+            raise refuse("forward keeps other values in some calls", expected=kept, found=found, do=do)
+
+
+def _listed(call: Call) -> str:
+    return ", ".join(call.paths()) or "nothing"
+
+
+def _find_abstract(function: Function, calls: Sequence[Call]) -> tuple[AbstractForward | None, str]:
+    """Return forward on tensors without data if it computes what it computes with them, else why not."""
+    abstract = AbstractForward(function)
+    for call in calls:
+        try:
+            with fakes_alone():
+                found = abstract.run(call.arguments)
+        except Exception as error:  # noqa: BLE001 - it reads data, or runs a kernel of its own
+            return None, f"it raises {type(error).__name__} there"
+        pairs = zip((*call.outputs, *call.leaves), (*found.outputs, *found.leaves), strict=False)
+        if found.structure != call.structure or not all(_is_alike(own, its) for own, its in pairs):
+            return None, "what it returns or keeps is different there"
+    return abstract, ""
+
+
+def _is_alike(real: Any, fake: Any) -> bool:
+    if isinstance(real, Tensor) and isinstance(fake, Tensor):
+        return (real.shape, real.dtype, real.device) == (fake.shape, fake.dtype, fake.device)
+    return is_same(real, fake)
+
+
+def _kept(
+    position: int,
+    path: str,
+    calls: Sequence[Call],
+    parameters: Parameters,
+    outputs: tuple[str, ...],
+    abstract: AbstractForward | None,
+) -> Kept:
+    leaves = [call.leaves[position] for call in calls]
+    equal = [
+        one.name
+        for index, one in enumerate(parameters)
+        if all(is_same(leaf, call.arguments[index]) for leaf, call in zip(leaves, calls, strict=True))
+    ]
+    if any(isinstance(leaf, Tensor) for leaf in leaves):
+        if equal:
+            return Kept(path, INPUT, equal[0])
+        found = {find_identical(leaf, call.outputs) for leaf, call in zip(leaves, calls, strict=True)}
+        if len(found) == 1 and None not in found:
+            return Kept(path, OUTPUT, outputs[found.pop() or 0])
+        if all(isinstance(leaf, Tensor) or leaf is None for leaf in leaves):
+            return Kept(path, HIDDEN, f"saved_{position}", is_optional=None in leaves)
+    elif abstract is not None:
+        return Kept(path, COMPUTED)
+    elif equal:
+        return Kept(path, PARAMETER, next((name for name in equal if path == f"ctx.{name}"), equal[0]))
+    elif all(map(is_number, leaves)) and len(set(map(type, leaves))) == 1:
+        return Kept(path, NUMBER, f"saved_{position}")
+    elif all(is_same(leaf, leaves[0]) for leaf in leaves):
+        return Kept(path, CONSTANT, leaves[0])
+    return Kept(path, "", leaves[0])
+
+
+def _type_of_output(values: list[Any]) -> Any:
+    given = [value for value in values if value is not None]
+    annotation = type(given[0]) if given and not isinstance(given[0], Tensor) else Tensor
+    return annotation if len(given) == len(values) else Optional[annotation]  # noqa: UP045 - a value
+
+
+def find_identical(value: object, tensors: Sequence[object]) -> int | None:
+    """Return the position of a value among others, by identity."""
+    return next((index for index, one in enumerate(tensors) if one is value), None)
+
+
+def is_same(own: Any, its: Any) -> bool:
+    """Return True for one tensor, or for equal values of one type."""
+    if own is its or isinstance(own, Tensor) or isinstance(its, Tensor):
+        return own is its
+    return type(own) is type(its) and bool(own == its)
+
+
+def is_number(leaf: Any) -> bool:
+    """Return True for a number, or a row of numbers."""
+    if isinstance(leaf, (tuple, list)):
+        return len(leaf) > 0 and all(isinstance(one, (bool, int, float)) for one in leaf)
+    return isinstance(leaf, (bool, int, float))
+
+
+def _tensor_of(leaf: Any) -> Tensor:
+    found = torch.tensor(leaf)
+    return torch.tensor(leaf, dtype=torch.float64) if found.is_floating_point() else found

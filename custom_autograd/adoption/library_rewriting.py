@@ -1,0 +1,156 @@
+"""Rewrites `Library.define` and `Library.impl`, and helpers such as `direct_register_custom_op`, as declared ops.
+
+lib.define("add(Tensor x) -> Tensor")       left out
+lib.impl("add", add_cpu, "CPU")             add = custom_op("ns::add", add_cpu, schema="(Tensor x) -> Tensor", ...)
+lib.impl("add", add_cuda, "CUDA")           add.register_kernel("cuda", add_cuda)
+direct_register_custom_op("add", add, ...)  add_op = custom_op("ns::add", add, ...)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+
+from custom_autograd.adoption.forward_rewriting import NotMechanical, code, tuple_of
+
+DEVICES = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps", "CompositeExplicitAutograd": None}
+"""The device type of the kernels at each key of the dispatcher."""
+
+HELPER = "direct_register_custom_op"
+
+
+class LibraryOps:
+    """The ops of one module that `torch.library.Library` defines, and what takes the place of each statement.
+
+    Attributes:
+        reasons: by line, an op that stays as it is, and why; the reason is empty if it is rewritten.
+    """
+
+    def __init__(self, module: cst.Module, lines: Any, namespaces: dict[str, str], taken: Sequence[str]) -> None:
+        self.reasons: dict[int, tuple[str, str]] = {}
+        self._taken = taken
+        self._new: dict[cst.CSTNode, list[str]] = {}
+        self._libraries = {**namespaces, **_libraries(module)}
+        implementations: dict[str, list[tuple[cst.SimpleStatementLine, list[cst.Arg]]]] = {}
+        definitions: dict[str, tuple[cst.SimpleStatementLine, str]] = {}
+        for statement in module.body:
+            call = _call_of(statement)
+            if call is None or not isinstance(statement, cst.SimpleStatementLine):
+                continue
+            if code(call.func).rpartition(".")[2] == HELPER:
+                self._note(lines(statement), HELPER, partial(self._helper, statement, call))
+            elif isinstance(call.func, cst.Attribute) and code(call.func.value) in self._libraries:
+                namespace, first = (
+                    self._libraries[code(call.func.value)],
+                    _text(call.args[0].value) if call.args else "",
+                )
+                if call.func.attr.value == "define" and first:
+                    name = first.partition("(")[0].strip()
+                    definitions[f"{namespace}::{name}"] = statement, first.partition("(")[1] + first.partition("(")[2]
+                elif call.func.attr.value == "impl" and first:
+                    implementations.setdefault(f"{namespace}::{first}", []).append((statement, list(call.args)))
+        for op, (statement, schema) in definitions.items():
+            rows = implementations.get(op, [])
+            self._note(lines(statement), op, lambda: self._definition(op, statement, schema, rows))  # noqa: B023
+
+    def statements(self, original: cst.CSTNode) -> list[str] | None:
+        """Return the source that takes the place of a statement, or None if it stays."""
+        return self._new.get(original)
+
+    def _note(self, line: int, op: str, rewrite: Any) -> None:
+        try:
+            rewrite()
+            self.reasons[line] = op, ""
+        except NotMechanical as reason:
+            self.reasons[line] = op, str(reason)
+
+    def _variable(self, name: str) -> str:
+        return f"{name.rstrip('_')}_op" if name in self._taken else name
+
+    def _definition(
+        self, op: str, definition: cst.CSTNode, schema: str, rows: list[tuple[cst.SimpleStatementLine, list[cst.Arg]]]
+    ) -> None:
+        """Note what takes the place of a definition and its kernels: all of them, or none."""
+        if not rows:
+            raise NotMechanical("no kernel is registered with impl() at the top of this file")
+        name = self._variable(op.partition("::")[2].partition(".")[0])
+        new: dict[cst.CSTNode, list[str]] = {definition: []}
+        kernels = sorted(rows, key=lambda row: _key(row[1]) == "Meta")
+        for position, (statement, arguments) in enumerate(rows):
+            key, function = _key(arguments), code(arguments[1].value)
+            if key not in DEVICES and key != "Meta":
+                raise NotMechanical(f"a kernel is registered for the dispatch key {key}")
+            if statement is kernels[0][0]:
+                if key == "Meta" or position:
+                    raise NotMechanical("the fake is registered before a kernel")
+                written = re.findall(r"Tensor(?:\?|\[\])?\(\w+!\)(?:\?|\[\])?\s+(\w+)", schema)
+                options = [f"mutates_args={tuple_of(written)}"] if written else []
+                options += [f'device_types="{DEVICES[key]}"'] if DEVICES[key] else []
+                text = ", ".join([f'"{op}"', function, f'schema="{schema}"', *options])
+                new[statement] = [f"{name} = custom_op({text})"]
+            elif key == "Meta":
+                new[statement] = [f"{name}.register_fake({function})"]
+            else:
+                device = f'"{DEVICES[key]}"' if DEVICES[key] else "None"
+                new[statement] = [f"{name}.register_kernel({device}, {function})"]
+        self._new |= new
+
+    def _helper(self, statement: cst.CSTNode, call: cst.Call) -> None:
+        names = ("op_name", "op_func", "mutates_args", "fake_impl")
+        given = {one.keyword.value if one.keyword else names[index]: one.value for index, one in enumerate(call.args)}
+        library = code(given["target_lib"]) if "target_lib" in given else HELPER
+        op = _text(given["op_name"]) if "op_name" in given else ""
+        if library not in self._libraries:
+            raise NotMechanical("the library of the op is not in the files that were read")
+        if not op or "op_func" not in given or not set(given) <= {*names, "target_lib", "dispatch_key", "tags"}:
+            raise NotMechanical("it is called with other arguments than a name in quotes and a function")
+        name = f"{op}_op" if op in self._taken else op
+        options = [f"{one}={code(given[one])}" for one in ("mutates_args", "tags") if one in given]
+        text = ", ".join([f'"{self._libraries[library]}::{op}"', code(given["op_func"]), *options])
+        fake = [f"{name}.register_fake({code(given['fake_impl'])})"] if "fake_impl" in given else []
+        self._new[statement] = [f"{name} = custom_op({text})", *fake]
+
+
+def namespace_of_helper(module: cst.Module) -> dict[str, str]:
+    """Return the namespace that `direct_register_custom_op` defines ops in, if this module defines the helper."""
+    found = list(_libraries(module).values())
+    is_here = m.findall(module, m.FunctionDef(name=m.Name(HELPER)))
+    return {HELPER: found[0]} if is_here and len(found) == 1 else {}
+
+
+def _libraries(module: cst.Module) -> dict[str, str]:
+    """Return the namespaces of the libraries that a module makes, by variable."""
+    found = {}
+    for statement in module.body:
+        value = statement.body[0].value if m.matches(statement, ASSIGNED) else None  # type: ignore[union-attr, index]
+        if isinstance(value, cst.Call) and code(value.func).rpartition(".")[2] == "Library" and len(value.args) > 1:
+            namespace = _text(value.args[0].value)
+            if namespace and _text(value.args[1].value) in ("DEF", "FRAGMENT"):
+                found[code(statement.body[0].targets[0].target)] = namespace  # type: ignore[union-attr, index]
+    return found
+
+
+ASSIGNED = m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name())])])
+
+
+def _call_of(statement: cst.CSTNode) -> cst.Call | None:
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        one = statement.body[0]
+        if isinstance(one, cst.Expr) and isinstance(one.value, cst.Call):
+            return one.value
+    return None
+
+
+def _key(arguments: list[cst.Arg]) -> str:
+    return (_text(arguments[2].value) if len(arguments) > 2 else "") or "CompositeImplicitAutograd"
+
+
+def _text(node: cst.BaseExpression) -> str:
+    """Return the text of a literal; nothing for any other expression."""
+    value = node.evaluated_value if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)) else ""
+    return value if isinstance(value, str) else ""

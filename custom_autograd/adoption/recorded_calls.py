@@ -1,0 +1,203 @@
+"""One call of `forward` of an autograd.Function: what it returns, and what it keeps on ctx for the backward.
+
+run_forward        with the arguments as they are: values, and everything on ctx as leaves
+AbstractForward    with fake tensors in their place: the leaves that are not tensors follow from shapes and numbers
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.samples import PLAIN
+from custom_autograd.torch_private.dispatch import is_any_autocast_enabled
+from custom_autograd.torch_private.fakes import fakes_alone
+from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+
+Function: TypeAlias = type[torch.autograd.Function]
+
+
+class FunctionContext:
+    """The ctx that a Function sees in an op. What the Function sets itself is in `vars(ctx)`."""
+
+    __slots__ = ("__dict__", "dirty", "fixed", "materializes", "needs_input_grad", "saved_tensors")
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Tensor | None, ...] = ()
+        self.dirty: tuple[Tensor, ...] = ()
+        self.fixed: tuple[Tensor, ...] = ()
+        self.materializes = True
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for the backward."""
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Ignore what forward mode would use: tangents are derived from the backward."""
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Note the arguments that forward writes to."""
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Note the outputs without a gradient."""
+        self.fixed = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Note whether undefined gradients arrive as zeros."""
+        self.materializes = value
+
+    def kept(self) -> dict[str, Any]:  # Any: whatever the Function keeps
+        """Return everything that the backward may read."""
+        return {"saved_tensors": self.saved_tensors, **vars(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a forward.
+
+    Attributes:
+        arguments: in the order of forward.
+        outputs: what it returned; one for a single value.
+        is_tuple: it returned several.
+        context: its ctx.
+        leaves: what is on ctx, containers flattened.
+        structure: by attribute of ctx, how many leaves make it up, and how; None for a leaf.
+    """
+
+    arguments: Sequence[Any]  # Any: the Function takes, returns and keeps anything
+    outputs: tuple[Any, ...]
+    is_tuple: bool
+    context: FunctionContext
+    leaves: list[Any]
+    structure: list[tuple[str, Any, int]]
+
+    def paths(self) -> list[str]:
+        """Return the name of each leaf: `saved_tensors[0]`, `ctx.shape`."""
+        found = []
+        for name, structure, count in self.structure:
+            prefix = name if name == "saved_tensors" else f"ctx.{name}"
+            found += [prefix] if structure is None else [f"{prefix}[{index}]" for index in range(count)]
+        return found
+
+    def with_leaves(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return what is on ctx, with other leaves."""
+        found, rest = {}, iter(leaves)
+        for name, structure, count in self.structure:
+            own = list(itertools.islice(rest, count))
+            found[name] = own[0] if structure is None else unflatten_tree(own, structure)
+        return found
+
+
+def flatten_kept(kept: Mapping[str, Any]) -> tuple[list[Any], list[tuple[str, Any, int]]]:
+    """Return what is on a ctx as tensors and as values that hold none, and how they make it up."""
+    leaves, rows = [], []
+    for name, value in kept.items():
+        is_whole = isinstance(value, Tensor) or type(value) in WHOLE
+        inside, structure = ([value], None) if is_whole else flatten_tree(value)
+        is_whole = is_whole or (name != "saved_tensors" and not any(isinstance(one, Tensor) for one in inside))
+        leaves += [value] if is_whole else inside
+        rows.append((name, None, 1) if is_whole else (name, structure, len(inside)))
+    return leaves, rows
+
+
+WHOLE = frozenset({*PLAIN, torch.Size})
+"""Classes of values that are not containers, or hold no tensors."""
+
+
+def has_setup_context(function: Function) -> bool:
+    """Return True if ctx is filled by a `setup_context`, and forward does not take it."""
+    return function.setup_context is not torch.autograd.Function.setup_context
+
+
+def parameters_of(function: Function) -> list[inspect.Parameter]:
+    """Return the parameters of `apply`: those of forward without ctx that can be given by position."""
+    parameters = list(inspect.signature(function.forward).parameters.values())
+    rest = parameters if has_setup_context(function) else parameters[1:]
+    return [one for one in rest if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
+
+
+@torch.no_grad()
+def run_forward(function: Function, arguments: Sequence[Any]) -> Call:  # Any: as there
+    """Call forward as `apply` does, with a ctx on which every tensor needs a gradient; autocast is off, as in an op."""
+    context = FunctionContext(tuple([_can_need_grad(value) for value in arguments]))
+    forward: Callable[..., Any] = function.forward
+    device = next((value.device.type for value in arguments if isinstance(value, Tensor)), "cpu")
+    with torch.autocast(device, enabled=False) if is_any_autocast_enabled() else nullcontext():
+        if has_setup_context(function):
+            found = forward(*arguments)
+            function.setup_context(context, tuple(arguments), found)
+        else:
+            found = forward(context, *arguments)
+    is_tuple = isinstance(found, (tuple, list))
+    leaves, structure = flatten_kept(context.kept())
+    return Call(arguments, tuple(found) if is_tuple else (found,), is_tuple, context, leaves, structure)
+
+
+def _can_need_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+class AbstractForward:
+    """The leaves on ctx that follow from shapes, dtypes and numbers: forward runs once for each of them."""
+
+    LONGEST = 256
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._known: dict[object, list[Any]] = {}
+
+    def leaves(self, arguments: Sequence[Any]) -> list[Any]:
+        """Return what is on ctx after a call with such arguments.
+
+        Args:
+            arguments: as forward takes them; in place of tensors, also their `Metadata`.
+        """
+        key = tuple(map(_key, arguments))
+        try:
+            found = self._known.get(key)
+        except TypeError:  # a symbol has no hash: what is traced now keeps it
+            return self.run(arguments).leaves
+        if found is None:
+            if len(self._known) == self.LONGEST:
+                self._known.clear()
+            with fakes_alone():
+                leaves = self.run(arguments).leaves
+            found = self._known[key] = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return found
+
+    def run(self, arguments: Sequence[Any]) -> Call:
+        """Call forward with tensors that the mode in progress makes, which need no data."""
+        return run_forward(self._function, [_empty(value) for value in arguments])
+
+
+def is_metadata(value: object) -> bool:
+    """Return True for a tensor, or what is known of one."""
+    return hasattr(value, "stride") and hasattr(value, "dtype")
+
+
+def _empty(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)([_empty(item) for item in value])
+    if isinstance(value, torch.Size) or not is_metadata(value):
+        return value
+    if value.layout is not torch.strided:
+        return torch.empty(value.shape, dtype=value.dtype, device=value.device, layout=value.layout)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _key(value: Any) -> object:
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(map(_key, value))
+    if is_metadata(value):
+        strides = value.stride() if value.layout is torch.strided else ()
+        return tuple(value.shape), tuple(strides), value.dtype, value.device, value.layout
+    return type(value), value

@@ -1,0 +1,263 @@
+"""What `from_function` is answered with when a Function cannot be an op."""
+
+# ruff: noqa: E501 - a message is as long as it is
+
+import re
+
+import torch
+from adoption.functions import Base, Sum, tensor
+from expecttest import assert_expected_inline
+from messages.shown import message
+from torch.autograd import Function
+
+from custom_autograd import from_function
+
+
+class Dirty(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class WithGroup(Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+class KeepsAnObject(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.stream = slice(0, x.max().item())
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class ReturnsText(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1, "text"
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        return grad
+
+
+class KeepsSometimes(Function):
+    @staticmethod
+    def forward(ctx, x, keep):
+        if keep:
+            ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+class ReadsItsKind(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x if x[0] > 0 else x * 1)
+        ctx.kind = "positive" if x[0] > 0 else "negative"
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class TooMany(Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None, grad
+
+
+def refused(function, *calls, name="refused::op"):
+    text = message(lambda: from_function(function, name, samples=list(calls)))
+    return re.sub(r"functions\.py:\d+", "FILE.py:LINE", text)
+
+
+def test_forward_writes_to_an_argument():
+    assert_expected_inline(
+        refused(Dirty, (tensor(3),)),
+        """\
+DeclarationError: refused::op: forward writes to 'x'
+  expected   a forward that returns new tensors
+  declared   FILE.py:LINE
+  do         declare an op with mutates_args= and a backward of its own, or copy the argument before the call""",
+    )
+
+
+def test_argument_of_a_type_that_ops_do_not_take():
+    assert_expected_inline(
+        refused(WithGroup, (tensor(3), slice(0, 3))),
+        """\
+DeclarationError: refused::op: argument 'group' does not have a type that an op can take
+  expected   tensors, numbers, text, constants of torch, lists of those, or functions that can be imported
+  found      slice
+  declared   FILE.py:LINE
+  do         call it from a Function without this argument, such as one made for each value""",
+    )
+
+
+def test_attribute_that_is_not_computed_again():
+    assert_expected_inline(
+        refused(KeepsAnObject, (torch.ones(3),), (2 * torch.ones(3),)),
+        """\
+DeclarationError: refused::op: ctx.stream cannot be computed again for the backward, and is not a tensor or a number
+  expected   a value that follows from arguments and shapes
+  found      slice(0, 1.0, None)
+  declared   FILE.py:LINE
+  do         let forward keep tensors or numbers, or run on tensors without data: it raises DataDependentOutputException there""",
+    )
+
+
+def test_output_that_is_not_a_tensor():
+    assert_expected_inline(
+        refused(ReturnsText, (tensor(3),)),
+        """\
+DeclarationError: refused::op: forward returns what an op cannot return
+  expected   tensors or numbers
+  found      'text'
+  declared   FILE.py:LINE
+  do         return it from a function around the op""",
+    )
+
+
+def test_calls_that_keep_other_values():
+    assert_expected_inline(
+        refused(KeepsSometimes, (tensor(3), True), (tensor(3), False)),
+        """\
+DeclarationError: refused::op: forward keeps other values in some calls
+  expected   saved_tensors[0]
+  found      nothing
+  declared   FILE.py:LINE
+  do         make one op for each kind of call, with samples= of that kind""",
+    )
+
+
+def test_no_call_is_known():
+    assert_expected_inline(
+        message(lambda: from_function(WithGroup, "refused::op")),
+        """\
+DeclarationError: refused::op: no call of this Function is known, which tells its types and what it keeps for the backward
+  expected   samples=, or annotations of tensors and numbers
+  found      no annotation of 'x', 'group'
+  declared   FILE.py:LINE
+  do         pass samples=[(tensor, ...)], the arguments of a call""",
+    )
+
+
+def test_samples_without_a_call():
+    assert_expected_inline(
+        refused(Base),
+        """\
+DeclarationError: refused::op: samples= holds no call
+  expected   a Sample, or a tuple of arguments
+  declared   FILE.py:LINE
+  do         give at least one""",
+    )
+
+
+def test_sample_that_does_not_fit():
+    assert_expected_inline(
+        refused(Base, ()),
+        """\
+DeclarationError: refused::op: a sample does not fit forward: missing a required argument: 'x'
+  expected   (x, dim=-1)
+  found      Sample()
+  declared   FILE.py:LINE
+  do         correct it""",
+    )
+
+
+def test_forward_that_raises():
+    assert_expected_inline(
+        refused(Base, (tensor(3), 5)),
+        """\
+DeclarationError: refused::op: forward raises for a recorded call: IndexError('Dimension out of range (expected to be in range of [-1, 0], but got 5)')
+  declared   FILE.py:LINE
+  do         give samples= that it takes""",
+    )
+
+
+def test_rows_of_other_lengths():
+    assert_expected_inline(
+        refused(Sum, (2.0, tensor(3)), (2.0, tensor(3), tensor(3))),
+        """\
+DeclarationError: refused::op: '*xs' differs in length from call to call
+  expected   one number of arguments
+  found      1, 2
+  declared   FILE.py:LINE
+  do         make one op for each number, with samples= of that number""",
+    )
+
+
+def test_not_a_function():
+    assert_expected_inline(
+        refused(int),
+        """\
+DeclarationError: refused::op: from_function takes a subclass of torch.autograd.Function
+  found      <class 'int'>
+  do         pass the class itself, without apply""",
+    )
+
+
+def test_call_of_another_kind():
+    op = from_function(KeepsSometimes, "refused::kept", samples=[(tensor(3), True)])
+
+    assert_expected_inline(
+        message(lambda: op(tensor(3), False)),
+        """\
+KernelError: refused::kept: what forward keeps on ctx differs from the recorded calls
+  expected   saved_tensors[0]
+  found      nothing
+  declared   FILE.py:LINE
+  do         add a call like this one to samples= of from_function""",
+    )
+
+
+def test_value_that_differs_from_the_recorded_calls():
+    op = from_function(ReadsItsKind, "refused::kind", samples=[(torch.ones(3),)])
+
+    assert_expected_inline(
+        message(lambda: op(-torch.ones(3))),
+        """\
+KernelError: refused::kind: saved_tensors[0] differs from the recorded calls
+  expected   the argument 'x'
+  found      another tensor
+  declared   FILE.py:LINE
+  do         add a call like this one to samples= of from_function""",
+    )
+
+
+def test_gradient_of_an_argument_that_has_none():
+    op = from_function(TooMany, "refused::many", samples=[(tensor(3), 2.0)])
+
+    assert_expected_inline(
+        message(lambda: op(tensor(3).requires_grad_(), 2.0).sum().backward()),
+        """\
+GradientError: refused::many: the backward returns gradients for more arguments than have one
+  expected   2, None for what is not differentiable
+  found      tensor([1., 1., 1.], dtype=torch.float64)
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+  do         return None in its place""",
+    )
