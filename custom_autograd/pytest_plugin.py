@@ -60,10 +60,14 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 def _items(session: pytest.Session, targets: list[str]) -> Iterator[pytest.Item]:
     from custom_autograd.testing import cases_of  # imports torch
     from custom_autograd.verification.check import accepted_failures  # imports torch
-    from custom_autograd.verification.harness import acceptance  # imports torch
-    from custom_autograd.verification.harness.devices import device_of  # imports torch
-    from custom_autograd.verification.harness.op_files import is_whole, load, names_of_all  # imports torch
+    from custom_autograd.verification.harness.op_files import (  # imports torch
+        device_of,  # imports torch
+        is_whole,
+        load,
+        names_of_all,
+    )
     from custom_autograd.verification.harness.targets import target_of  # imports torch
+    from custom_autograd.verification.report import acceptance  # imports torch
 
     loaded = [row for text in targets for row in load(text)]
     accepted = accepted_failures()

@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from custom_autograd.schema.samples import Sample
     from custom_autograd.verification.harness.runner import Case
 
-PURPOSE = "measure calls of ops on their samples, beside their reference"
 
 OF_PEAK = "of peak"
 
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, the callable, a device or a file format is unknown, a number makes no sense, no op has
             samples, or matplotlib is missing.
     """
-    from custom_autograd.cli.selected_ops import cases_of, results_without_samples, select_ops  # imports torch
+    from custom_autograd.cli.options import cases_of, results_without_samples, select_ops  # imports torch
     from custom_autograd.cli.terminal import print_table  # imports torch
 
     compared = _compared(arguments.compare)
@@ -71,9 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     for row in left_out:
         print(_left_out_line(row))
     if arguments.plot is not None and rows:
-        from custom_autograd.cli.plot import draw  # imports matplotlib
-
-        draw(rows, arguments.plot)
+        _draw(rows, arguments.plot)
     return 1 if any(row["is finding"] for row in left_out) else 0
 
 
@@ -110,9 +107,7 @@ def _check_plot(path: Path | None) -> None:
 
     if importlib.util.find_spec("matplotlib") is None:
         raise CheckError("--plot needs matplotlib: pip install custom-autograd[plot]")
-    from custom_autograd.cli.plot import formats  # imports matplotlib
-
-    if path.suffix.removeprefix(".").lower() not in formats():
+    if path.suffix.removeprefix(".").lower() not in _formats():
         raise CheckError(f"{path}: --plot writes no such format; .png, .svg and .pdf are some")
 
 
@@ -140,7 +135,7 @@ def _measure(
     """Add the figures of each sample: all callables in all modes, in one run."""
     from custom_autograd.benchmarking.interleaved import measure  # imports torch
     from custom_autograd.benchmarking.machine import waiting_for  # imports torch
-    from custom_autograd.cli.calls import MODES, calls_of, kernel_of  # imports torch
+    from custom_autograd.cli.benchmarked_calls import MODES, calls_of, kernel_of  # imports torch
 
     modes = MODES if arguments.backward else MODES[:1]
     finish = waiting_for(arguments.device)
@@ -217,3 +212,46 @@ HEADS = {
     "kernel": "kernel",
     OF_PEAK: "of peak",
 }
+
+
+def _formats() -> Mapping[str, str]:
+    """Return what can be written, by suffix."""
+    from matplotlib.backend_bases import FigureCanvasBase  # optional
+
+    found: Mapping[str, str] = FigureCanvasBase.get_supported_filetypes()
+    return found
+
+
+def _draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: names and numbers
+    """Write one bar per figure, grouped by sample and mode.
+
+    Args:
+        rows: what was measured, each with op, sample, callable, mode and minimum, µs.
+        path: its suffix is one of `_formats`.
+    """
+    from matplotlib.figure import Figure  # optional
+
+    groups = list(dict.fromkeys((row["op"], row["sample"], row["mode"]) for row in rows))
+    names = list(dict.fromkeys(row["callable"] for row in rows))
+    figure = Figure(figsize=(10, min(1.5 + 0.3 * len(groups) * len(names), TALLEST)), layout="constrained")
+    axes = figure.subplots()
+    height = 0.8 / len(names)
+    for position, name in enumerate(names):
+        own = {(row["op"], row["sample"], row["mode"]): row["minimum"] for row in rows if row["callable"] == name}
+        bars = [(groups.index(group) + position * height, minimum) for group, minimum in own.items()]
+        axes.barh([at for at, _ in bars], [minimum for _, minimum in bars], height, label=name)
+    middle = 0.4 - height / 2
+    labels = [f"{op}\n{_short(sample)}\n{mode}" for op, sample, mode in groups]
+    axes.set_yticks([index + middle for index in range(len(groups))], labels, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("time per call, µs (shortest of all rounds)")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _short(sample: str) -> str:
+    return sample if len(sample) <= LONGEST_LABEL else f"{sample[: LONGEST_LABEL - 1]}…"
+
+
+LONGEST_LABEL = 60
+TALLEST = 400  # inches; matplotlib draws nothing taller than 65536 dots

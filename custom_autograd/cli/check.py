@@ -1,28 +1,55 @@
-"""custom-autograd check: verifies ops, or one shard of them, shows what was found, and writes it down."""
+"""custom-autograd check: verifies ops, or one shard of them, shows what was found, and writes it down.
+
+custom-autograd report makes one report of those that `check --json` wrote, such as the shards of one run.
+"""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from custom_autograd.cli import ranks, report_options
-from custom_autograd.cli.options import dtype_of, names_of, processes_of, ranks_of, shard_of
-from custom_autograd.cli.selected_ops import SelectedOp, cases_of, results_without_samples, select_ops
+from custom_autograd.cli.options import (
+    SelectedOp,
+    add_report_options,
+    cases_of,
+    dtype_of,
+    duration_of,
+    names_of,
+    processes_of,
+    ranks_of,
+    results_without_samples,
+    select_ops,
+    shard_of,
+    show_report,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from custom_autograd.cli.terminal import Advance
     from custom_autograd.verification.harness.base import Check
     from custom_autograd.verification.harness.runner import Case
     from custom_autograd.verification.report import Report, Result
-    from custom_autograd.verification.report.runs import Run
-
-PURPOSE = "verify ops on their samples"
+    from custom_autograd.verification.report.results import Run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
         "--checks", metavar="NAMES", help="checks, codes or groups, separated by commas, or quick; all by default"
+    )
+    parser.add_argument(
+        "--explore",
+        metavar="TIME",
+        help="CPU time for drawn calls of each op, such as 30s, 2m or 1h (default: 5s); adds the check explore",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="TIME",
+        type=duration_of,
+        help="CPU time for each op, such as 30s or 2m, after which no further check of it begins (default: no limit)",
     )
     parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
     parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
@@ -39,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=ranks_of,
         help="run the check sharding alone, on N processes with real collectives (gloo, or NCCL with --device cuda)",
     )
-    report_options.configure(parser)
+    add_report_options(parser)
     parser.add_argument(
         "-j",
         metavar="N",
@@ -57,36 +84,56 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
     from custom_autograd.cli.terminal import progress  # imports torch
-    from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.verification.check import accepted_failures, select_checks  # imports torch
-    from custom_autograd.verification.harness import acceptance  # imports torch
+    from custom_autograd.verification.check import accepted_failures  # imports torch
     from custom_autograd.verification.harness.op_files import is_whole, names_of_all  # imports torch
-    from custom_autograd.verification.report import Report  # imports torch
+    from custom_autograd.verification.report import Report, acceptance  # imports torch
 
     _empty_document(arguments)
-    names = None if arguments.checks is None else names_of(arguments.checks)
-    if arguments.ranks is not None and names not in (None, ["sharding"]):
-        raise CheckError("--ranks runs the check sharding only: leave --checks out")
-    checks = select_checks(names if arguments.ranks is None else ["sharding"])
+    checks = _checks_of(arguments)
     ops = select_ops(arguments.targets)
     own = [op for op in ops if arguments.shard is None or arguments.shard.holds(op.target.name)]
-    cases = cases_of(own, arguments)
+    cases = cases_of(own, arguments, seconds=arguments.seconds)
     accepted = accepted_failures()
     if all(map(is_whole, arguments.targets)):
         acceptance.require_known(accepted, {*names_of_all(), *(op.target.name for op in ops)})
     total = sum(len(case.samples) for case in cases) * len(checks)
-    with progress(total, is_quiet=arguments.quiet) as advance:
+    with progress(total, is_quiet=arguments.quiet) as shown:
+
+        def advance(op: str, check: str, result: "Result | None") -> None:
+            if result is not None and result.check in accepted.get(result.op, {}):
+                result = replace(result, status="skipped")
+            shown(op, check, result)
+
         found, is_complete = _verify(arguments, own, cases, checks, advance)
     origin = _origin(arguments, ops, checks, is_complete=is_complete)
     report = acceptance.accept(Report((*found.results, *results_without_samples(own)), found.sources, origin), accepted)
-    report_options.write_report(report, arguments)
-    report_options.show_report(report, arguments)
+    write_report(report, arguments)
+    show_report(report, arguments)
     if arguments.shard is not None and not arguments.quiet:
         print(f"shard {arguments.shard}: {len(origin.own_ops()) or 'none'} of {len(origin.ops)} ops")
     if not is_complete:
         print("custom-autograd: stopped by Ctrl-C; this is what was found until then", file=sys.stderr)
         return INTERRUPTED
     return 0 if report.ok else 1
+
+
+def _checks_of(arguments: argparse.Namespace) -> "tuple[Check, ...]":
+    """Return the checks that the options ask for.
+
+    Raises:
+        CheckError: one is unknown, the time of --explore is none, or --ranks is given with others than sharding.
+    """
+    from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.verification.check import all_checks, select_checks  # imports torch
+
+    names = None if arguments.checks is None else names_of(arguments.checks)
+    if arguments.ranks is not None:
+        if names not in (None, ["sharding"]):
+            raise CheckError("--ranks runs the check sharding only: leave --checks out")
+        return select_checks(["sharding"])
+    if arguments.explore is None:
+        return select_checks(names)
+    return select_checks([*(names or [check.name for check in all_checks()]), f"explore={arguments.explore}"])
 
 
 def _empty_document(arguments: argparse.Namespace) -> None:
@@ -102,7 +149,7 @@ def _origin(
     import torch  # heavy
 
     from custom_autograd import __version__
-    from custom_autograd.verification.report.runs import Run  # imports torch
+    from custom_autograd.verification.report.results import Run  # imports torch
 
     dtype = dtype_of(arguments.dtype)
     return Run(
@@ -124,56 +171,16 @@ def _verify(
     ops: Sequence[SelectedOp],
     cases: "list[Case]",
     checks: "Sequence[Check]",
-    advance: "Advance | None",
+    advance: "Advance",
 ) -> "tuple[Report, bool]":
-    """Return the report, and whether it is complete."""
+    """Return the report, and whether it is complete: by ranks, by processes, or by this one."""
+    from custom_autograd.cli.workers import Workers, tasks_of, verify_on_ranks  # imports torch
+
     if arguments.ranks is not None:
-        return ranks.verify(arguments, ops, advance)
-    if arguments.processes:  # tensors and rules do not travel: each process makes its own
-        return _verify_in_processes(arguments, ops, checks, advance)
-    return _verify_here(arguments, cases, checks, advance)
-
-
-def _verify_here(
-    arguments: argparse.Namespace,
-    cases: "list[Case]",
-    checks: "Sequence[Check]",
-    advance: "Advance | None",
-) -> "tuple[Report, bool]":
-    """Return the report and whether it is complete, by this process."""
-    from custom_autograd.verification.harness import runner  # imports torch
-    from custom_autograd.verification.isolation.running import loud  # imports torch
-    from custom_autograd.verification.report import Report  # imports torch
-
-    found: list[Result] = []
-
-    def keep(result: "Result") -> None:
-        found.append(result)
-        if advance is not None:
-            advance(result.op, result.check, 1)
-
-    def begin(op: str, check: "Check", _: str) -> None:
-        if advance is not None:
-            advance(op, check.name, 0)
-
-    try:
-        with loud():
-            return runner.run(cases, checks, seed=arguments.seed, on_result=keep, on_start=begin), True
-    except KeyboardInterrupt:
-        return Report(tuple(found)), False
-
-
-def _verify_in_processes(
-    arguments: argparse.Namespace,
-    ops: Sequence[SelectedOp],
-    checks: "Sequence[Check]",
-    advance: "Advance | None",
-) -> "tuple[Report, bool]":
-    """Return the same, by several processes."""
-    from custom_autograd.cli.workers import Task, Workers  # imports torch
-
-    names, how = tuple(check.name for check in checks), (arguments.device, arguments.dtype, arguments.seed)
-    tasks = [Task(op.text, op.position, op.target.name, names, *how, alone=op.alone) for op in ops if op.has_samples]
+        return verify_on_ranks(arguments, ops, advance)
+    if not arguments.processes:
+        return _verify_here(arguments.seed, cases, checks, advance)
+    tasks = tasks_of(arguments, ops, tuple(check.asked for check in checks))  # each process makes its own tensors
     workers = Workers(tasks, arguments.processes, advance)
     try:
         workers.run()
@@ -182,5 +189,71 @@ def _verify_in_processes(
     return workers.report(), True
 
 
+def _verify_here(
+    seed: int, cases: "list[Case]", checks: "Sequence[Check]", advance: "Advance"
+) -> "tuple[Report, bool]":
+    from custom_autograd.verification.harness import runner  # imports torch
+    from custom_autograd.verification.processes.running import loud  # imports torch
+    from custom_autograd.verification.report import Report  # imports torch
+
+    found: list[Result] = []
+
+    def keep(result: "Result") -> None:
+        found.append(result)
+        advance(result.op, result.check, result)
+
+    def begin(op: str, check: "Check", _: str) -> None:
+        advance(op, check.name, None)
+
+    try:
+        with loud():
+            return runner.run(cases, checks, seed=seed, on_result=keep, on_start=begin), True
+    except KeyboardInterrupt:
+        return Report(tuple(found)), False
+
+
 INTERRUPTED = 130
 """What a shell expects of a program that Ctrl-C ends: 128 and the number of SIGINT."""
+
+
+def configure_report(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments and options of this command."""
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", type=Path, help="a file that custom-autograd check --json wrote"
+    )
+    add_report_options(parser)
+
+
+def merge_reports(arguments: argparse.Namespace) -> int:
+    """Write and show the whole report; 0 if nothing was found, else 1.
+
+    Raises:
+        CheckError: a file is not a report, a shard is missing or belongs to another run, or an op is missing or in
+            two reports.
+    """
+    from custom_autograd.verification.report.report import Part, merge  # imports torch
+
+    report = merge([Part(str(path), _read_report(path)) for path in arguments.files])
+    write_report(report, arguments)
+    show_report(report, arguments)
+    return 0 if report.ok else 1
+
+
+def _read_report(path: Path) -> "Report":
+    from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.verification.report import Report  # imports torch
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not text:
+            raise CheckError(str(path), "the file is empty", do="wait for the run that writes it, or run it again")
+        return Report.from_json(text)
+    except UnicodeDecodeError as error:
+        raise CheckError(str(path), "this is not text in UTF-8", do=GIVE) from error
+    except json.JSONDecodeError as error:
+        raise CheckError(str(path), f"this is not JSON, or its end is missing: {error}", do=GIVE) from error
+    except ValueError as error:
+        raise CheckError(str(path), str(error), do=GIVE) from error
+
+
+GIVE = "give a file that check --json has written"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from custom_autograd import __version__
-from custom_autograd.cli import bench, check, list_ops, mutate, native, new, report, shapes, show
+from custom_autograd.cli import bench, build, check, migrate, mutate, native, new, show
 
 USAGE = 2
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with every command."""
     parser = argparse.ArgumentParser(
-        prog="custom-autograd", description="Starts, verifies, measures, lists and shows custom operators."
+        prog="custom-autograd", description="Starts, verifies, measures, migrates, lists and shows custom operators."
     )
     parser.add_argument("--version", action="version", version=f"custom-autograd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -76,16 +76,46 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def no_options(parser: argparse.ArgumentParser) -> None:
+    """Add no options to those of every command."""
+    del parser
+
+
 EPILOG = "A TARGET is a module, a file, a folder, or module:attribute (file.py:attribute)."
 
 COMMANDS: tuple[Command, ...] = (
-    Command("check", check.PURPOSE, check.configure, check.run),
-    Command("bench", bench.PURPOSE, bench.configure, bench.run),
-    Command("list", list_ops.PURPOSE, list_ops.configure, list_ops.run),
-    Command("mutate", mutate.PURPOSE, mutate.configure, mutate.run),
-    Command("native", native.PURPOSE, native.configure, native.run, takes_targets=False),
-    Command("new", new.PURPOSE, new.configure, new.run, takes_targets=False),
-    Command("report", report.PURPOSE, report.configure, report.run, takes_targets=False),
-    Command("shapes", shapes.PURPOSE, shapes.configure, shapes.run),
-    Command("show", show.PURPOSE, show.configure, show.run),
+    Command("check", "verify ops on their samples", check.configure, check.run),
+    Command("bench", "measure calls of ops on their samples, beside their reference", bench.configure, bench.run),
+    Command("build", "compile the kernels of a package into it", build.configure, build.run, takes_targets=False),
+    Command("list", "list ops and what each of them can do", no_options, show.list_ops),
+    Command(
+        "migrate",
+        "rewrite ops of torch.library and autograd.Functions as ops of this package",
+        migrate.configure,
+        migrate.run,
+        takes_targets=False,
+    ),
+    Command(
+        "mutate",
+        "change the rules of ops on purpose, and show which changes the tests notice",
+        mutate.configure,
+        mutate.run,
+    ),
+    Command(
+        "native",
+        "say whether calls run natively here, and why not; build what they need",
+        native.configure,
+        native.run,
+        takes_targets=False,
+    ),
+    Command("new", "write a starting file for a new op, and its test", new.configure, new.run, takes_targets=False),
+    Command(
+        "report",
+        "make one report of several, such as the shards of one run",
+        check.configure_report,
+        check.merge_reports,
+        takes_targets=False,
+    ),
+    Command("shapes", "propose a line of shapes for ops, from their samples", no_options, show.propose_shapes),
+    Command("show", "show schema, kernels, calls, coverage and samples of ops", show.configure, show.show_ops),
 )

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from custom_autograd.cli.options import names_of
+
 if TYPE_CHECKING:
     from custom_autograd.verification.mutation.engine import Judge
-
-PURPOSE = "change the rules of ops on purpose, and show which changes the tests notice"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,23 +32,22 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from custom_autograd.cli.terminal import print_table  # imports torch
     from custom_autograd.verification.harness.op_files import load  # imports torch
-    from custom_autograd.verification.mutation import outcomes as found  # imports torch
-    from custom_autograd.verification.mutation.engine import mutate  # imports torch
+    from custom_autograd.verification.mutation import engine  # imports torch
 
     ops = [loaded.value for text in arguments.targets for loaded in load(text)]
     judge = _judge(arguments, ops)
-    operators = None if arguments.operators is None else _names(arguments.operators)
+    operators = None if arguments.operators is None else names_of(arguments.operators)
     is_own = arguments.pytest is None and arguments.tests is None
     outcomes = []
-    for outcome in mutate(ops, judge, operators=operators, seed=arguments.seed, needs_samples=is_own):
+    for outcome in engine.mutate(ops, judge, operators=operators, seed=arguments.seed, needs_samples=is_own):
         outcomes.append(outcome)
         _show_progress(f"{len(outcomes)}: {outcome.op}, {outcome.rule}, {outcome.operator}: {outcome.status}")
     _show_progress("")
     if arguments.json is not None:
-        arguments.json.write_text(found.format_json(outcomes), encoding="utf-8")
-    print_table(found.rows_of(outcomes), sys.stdout)
-    print("\n".join(["", *found.remarks_of(outcomes)]))
-    return 0 if found.is_clean(outcomes) else 1
+        arguments.json.write_text(engine.format_json(outcomes), encoding="utf-8")
+    print_table(engine.rows_of(outcomes), sys.stdout)
+    print("\n".join(["", *engine.remarks_of(outcomes)]))
+    return 0 if engine.is_clean(outcomes) else 1
 
 
 def _judge(arguments: argparse.Namespace, ops: list[object]) -> "Judge":
@@ -60,13 +59,9 @@ def _judge(arguments: argparse.Namespace, ops: list[object]) -> "Judge":
         return by_tests(command_for(arguments.pytest))
     if arguments.tests is not None:
         return by_tests(shlex.split(arguments.tests))
-    checks = select_checks(None if arguments.checks is None else _names(arguments.checks))
+    checks = select_checks(None if arguments.checks is None else names_of(arguments.checks))
     require_passing(ops, checks, seed=arguments.seed)
     return by_checks(checks, seed=arguments.seed)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _show_progress(text: str) -> None:

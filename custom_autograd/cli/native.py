@@ -6,7 +6,6 @@ import platform
 import shlex
 import sys
 
-PURPOSE = "say whether calls run natively here, and why not; build what they need"
 SETTINGS = {
     "0": "0, calls run generated Python",
     "1": "1 or not set, calls are native once the library is there",

@@ -1,12 +1,19 @@
-"""What the texts of options mean: names, dtypes, numbers of processes and shards."""
+"""What commands share: options and what their texts mean, the ops that TARGETs name, and reports written and shown."""
 
 import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-    from custom_autograd.verification.report.runs import Shard
+    from custom_autograd.verification.harness.runner import Case
+    from custom_autograd.verification.harness.targets import Target
+    from custom_autograd.verification.report import Report, Result
+    from custom_autograd.verification.report.results import Shard
 
 
 def names_of(text: str) -> list[str]:
@@ -52,6 +59,20 @@ def processes_of(text: str) -> int:
     return int(text)
 
 
+def duration_of(text: str) -> float:
+    """Return a time in seconds.
+
+    Raises:
+        ArgumentTypeError: if the text is not one.
+    """
+    from custom_autograd.core.durations import seconds_in  # imports torch
+
+    seconds = seconds_in(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"a time is such as 30s, 2m or 1h, not {text!r}")
+    return seconds
+
+
 def shard_of(text: str) -> "Shard":
     """Return the shard that a text such as 3/16 names.
 
@@ -61,6 +82,115 @@ def shard_of(text: str) -> "Shard":
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise argparse.ArgumentTypeError(f"a shard is I/N, such as 3/16, with I from 1 to N, not {text!r}")
-    from custom_autograd.verification.report.runs import Shard  # imports torch
+    from custom_autograd.verification.report.results import Shard  # imports torch
 
     return Shard(int(number), int(count))
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedOp:
+    """One op that a TARGET names.
+
+    Args:
+        text: the TARGET.
+        position: of the op among those that the TARGET names.
+        alone: a TARGET that names this op and no other.
+        target: what is checked.
+    """
+
+    text: str
+    position: int
+    alone: str
+    target: "Target"
+
+    @property
+    def has_samples(self) -> bool:
+        """Return True if samples are registered."""
+        return self.target.samples is not None
+
+
+def select_ops(texts: Sequence[str], *, done: str = "checked") -> tuple[SelectedOp, ...]:
+    """Return every op that the TARGETs name.
+
+    Args:
+        texts: the TARGETs.
+        done: what the command does to ops.
+
+    Raises:
+        CheckError: a TARGET is unknown, or no op has samples.
+    """
+    from custom_autograd.core.errors import CheckError  # imports torch
+    from custom_autograd.verification.harness.op_files import load  # imports torch
+    from custom_autograd.verification.harness.targets import target_of  # imports torch
+
+    ops = tuple(
+        SelectedOp(text, position, loaded.alone, target_of(loaded.value))
+        for text in texts
+        for position, loaded in enumerate(load(text))
+    )
+    if not any(op.has_samples for op in ops):
+        names = ", ".join(op.target.name for op in ops)
+        raise CheckError(
+            f"{names}: nothing was {done}, because no samples are registered (register_samples); "
+            "those of ops that have no register_samples are given in Python: check(op, [Sample(...)])"
+        )
+    return ops
+
+
+def cases_of(ops: Sequence[SelectedOp], arguments: argparse.Namespace, *, seconds: float | None = None) -> "list[Case]":
+    """Return the ops that have samples with these, made for a device, a dtype and a seed."""
+    from custom_autograd.verification.check import case_of  # imports torch
+    from custom_autograd.verification.harness.op_files import device_of  # imports torch
+
+    device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
+    return [
+        case_of(op.target, device=device, dtype=dtype, seed=arguments.seed, seconds=seconds)
+        for op in ops
+        if op.has_samples
+    ]
+
+
+def results_without_samples(ops: Sequence[SelectedOp]) -> "list[Result]":
+    """Return a skipped result for each op without samples."""
+    from custom_autograd.verification.report import Result  # imports torch
+
+    reason = "no samples are registered (register_samples)"
+    return [Result(op.target.name, "all checks", "no sample", "skipped", reason) for op in ops if not op.has_samples]
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for documents."""
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as one HTML page")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the report as Markdown")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the report as JUnit XML, for CI services")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show only what was found")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the table of all ops and checks as well")
+    parser.add_argument("--durations", action="store_true", help="show the seconds of each check")
+
+
+def write_report(report: "Report", arguments: argparse.Namespace) -> None:
+    """Write the documents that the options name."""
+    documents: tuple[tuple[Path | None, Callable[[], str]], ...] = (
+        (arguments.json, report.to_json),
+        (arguments.html, report.to_html),
+        (arguments.markdown, report.to_markdown),
+        (arguments.junit, report.to_junit),
+    )
+    for path, document in documents:
+        if path is not None:
+            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
+
+
+def show_report(report: "Report", arguments: argparse.Namespace) -> None:
+    """Print the report; only what was found, if there is anything, where the run is quiet."""
+    from custom_autograd.cli.terminal import print_report, print_results  # imports rich
+    from custom_autograd.verification.report import text  # imports torch
+    from custom_autograd.verification.report.results import format_warnings  # imports torch
+
+    if not arguments.quiet:
+        print_results(report.results, sys.stdout, is_verbose=arguments.verbose)
+        timing = text.format_durations(report.results) if arguments.durations else text.format_hint(report.results)
+        print(*([f"\n{timing}"] if timing else []), sep="", end="\n" if timing else "")
+    elif not report.ok or format_warnings(report.results):
+        print_report(text.format_failures(report.results), sys.stdout)

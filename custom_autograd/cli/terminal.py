@@ -12,8 +12,8 @@ from typing import TextIO, TypeAlias
 from custom_autograd.verification.report import Result
 from custom_autograd.verification.report.text import format_report, format_table, table_rows
 
-Advance: TypeAlias = Callable[[str, str, int], None]
-"""Called with an op, a check, and how many results there are of it: 0 as it begins."""
+Advance: TypeAlias = Callable[[str, str, "Result | None"], None]
+"""Called with an op, a check, and its result on a sample: None as the check begins."""
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 
@@ -77,10 +77,13 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
 
 @contextlib.contextmanager
-def progress(total: int, *, is_quiet: bool) -> Iterator[Advance | None]:
-    """Yield what is called as checks begin and end, or None: a bar on a terminal, a line every 10 seconds elsewhere."""
+def progress(total: int, *, is_quiet: bool) -> Iterator[Advance]:
+    """Yield what is called as checks begin and end: a bar on a terminal, a line every 10 seconds elsewhere.
+
+    Each finding is named as it comes.
+    """
     if is_quiet:
-        yield None
+        yield lambda op, check, result: None
         return
     if not _is_rich(sys.stderr):
         log, is_over = Log(total), threading.Event()
@@ -97,11 +100,21 @@ def progress(total: int, *, is_quiet: bool) -> Iterator[Advance | None]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=total)
-        yield lambda op, check, count: bar.update(task, advance=count, description=f"{op}: {check}")
+
+        def advance(op: str, check: str, result: Result | None) -> None:
+            bar.update(task, advance=result is not None, description=f"{op}: {check}")
+            if result is not None and result.is_finding:
+                bar.console.print(_headline(result), markup=False, highlight=False)
+
+        yield advance
+
+
+def _headline(result: Result) -> str:
+    return f"{result.status}: {result.op}, {result.check}, on {result.sample}"
 
 
 class Log:
-    """Prints a line on standard error every 10 seconds, also while one check runs."""
+    """Prints a line on standard error every 10 seconds, also while one check runs, and one for each finding."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -109,10 +122,12 @@ class Log:
         self._current = "starting"
         self._start = time.monotonic()
 
-    def __call__(self, op: str, check: str, count: int) -> None:
-        """Note what runs, and count results; as in `Advance`."""
-        self._number += count
+    def __call__(self, op: str, check: str, result: Result | None) -> None:
+        """Note what runs, count results, and print findings; as in `Advance`."""
+        self._number += result is not None
         self._current = f"{op}: {check}"
+        if result is not None and result.is_finding:
+            print(_headline(result), file=sys.stderr, flush=True)
 
     def show(self) -> None:
         """Print the line."""

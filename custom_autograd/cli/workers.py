@@ -1,33 +1,26 @@
-"""custom-autograd check: every op in one of N processes, so that a crash in a kernel ends one op and not the run.
+"""custom-autograd check in processes: so that a crash in a kernel ends one op and not the run, or as ranks.
 
 A process loads the TARGET text itself, and checks one op after another. It reports each check that begins, each
 result, and the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
 get a new process.
 """
 
+import argparse
 import contextlib
-import faulthandler
-import itertools
-import multiprocessing
-import signal
-import tempfile
-import threading
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext, SpawnProcess
-from pathlib import Path
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
+from custom_autograd.cli.options import SelectedOp, dtype_of
 from custom_autograd.cli.terminal import Advance
-from custom_autograd.verification.isolation.crashes import Crash, Heard, Progress
+from custom_autograd.core.errors import CheckError
+from custom_autograd.values.random_state import synchronize_accelerators
+from custom_autograd.verification.check import case_of, select_checks
+from custom_autograd.verification.harness.op_files import load
+from custom_autograd.verification.harness.runner import Case
+from custom_autograd.verification.processes.process import Child, Ending, ParentPipe, listen, next_message, started
+from custom_autograd.verification.processes.ranks import run_on_ranks, timeout
+from custom_autograd.verification.processes.running import Crash, Heard, Progress, perform
 from custom_autograd.verification.report import Report, Result
-
-Told: TypeAlias = tuple[str, object]
-"""What a process sends: ("told", what `Heard` takes in), ("end", None) after an op, or ("failure", a text)."""
-
-ENDS = ("end", "failure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +38,36 @@ class Task:
     dtype: str | None
     seed: int
     is_noting: bool = False
+    seconds: float | None = None
     alone: str = ""
+    lost: tuple[tuple[str, ...], ...] = ()
+
+    def make_case(self) -> Case:
+        """Return the op with its samples, loaded in the process that calls this.
+
+        Raises:
+            CheckError: if it cannot be loaded here.
+        """
+        value = load(self.text)[self.position].value
+        dtype = dtype_of(self.dtype)
+        return case_of(value, device=self.device, dtype=dtype, seed=self.seed, seconds=self.seconds)
+
+    def __call__(self, line: ParentPipe) -> None:
+        """Check the op; what is found is sent at once, so that it survives the process."""
+        try:
+            case, checks = self.make_case(), select_checks(self.checks)
+        except CheckError as error:
+            line(Result(self.op, "all checks", "all samples", "error", str(error)))
+            return
+        perform(case, checks, self.seed, line, lost=self.lost, is_noting=self.is_noting)
+        synchronize_accelerators()  # raises if a kernel broke the device, which would fail the next op in this process
 
 
-@dataclass(slots=True)
-class WorkerOutcome:
-    """Facts about a task so far: the messages of its process, and the results, in order."""
-
-    heard: Heard = field(default_factory=Heard)
-    results: list[Result] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Worker:
-    """A process, our end of its pipe, the file that faulthandler writes to, and the position of its task."""
-
-    process: SpawnProcess
-    pipe: Connection
-    trace: Path
-    position: int = -1
-
-    def read_trace(self) -> str:
-        """Return what faulthandler wrote."""
-        return self.trace.read_text(encoding="utf-8", errors="replace") if self.trace.exists() else ""
+def work(line: ParentPipe) -> None:
+    """Check one op after another, and send None after each, until None comes in place of a task."""
+    while isinstance(task := line.take(), Task):
+        task(line)
+        line(None)
 
 
 class Workers:
@@ -79,172 +79,110 @@ class Workers:
         advance: called as each check begins, and with each result.
     """
 
-    def __init__(self, tasks: Sequence[Task], most: int, advance: Advance | None) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Sequence[Task], most: int, advance: Advance) -> None:
+        self._tasks = list(tasks)
         self._most = most
-        self._advance = advance or (lambda *_: None)
-        self._outcomes = [WorkerOutcome() for _ in tasks]
+        self._advance = advance
+        self._heard = [Heard() for _ in tasks]
         self._waiting = list(range(len(tasks)))
-        self._workers: list[Worker] = []
-        self._folder = tempfile.TemporaryDirectory()
-        self._numbers = itertools.count()
+        self._busy: dict[Child, int] = {}
 
     def run(self) -> None:
         """Work until every task has ended, or until an exception such as Ctrl-C; no process is left behind."""
-        context = multiprocessing.get_context("spawn")
-        try:
-            while self._waiting or self._workers:
-                while self._waiting and len(self._workers) < self._most:
-                    self._workers.append(self._start(context))
-                    self._give(self._workers[-1])
-                ready = wait([worker.pipe for worker in self._workers], timeout=1)
-                for worker in tuple(self._workers):
-                    if worker.pipe in ready:
-                        self._hear(worker)
-                    elif not worker.process.is_alive() and not worker.pipe.poll():
-                        self._bury(worker)  # a process of its own, such as a compiler's, may hold the pipe open
-        finally:
-            for worker in self._workers:
-                self._listen_once_more(worker)
-                worker.process.kill()
-                worker.process.join()
-            self._folder.cleanup()
+        with contextlib.ExitStack() as stack:
+            try:
+                while self._waiting or self._busy:
+                    while self._waiting and len(self._busy) < self._most:
+                        self._give(stack.enter_context(started(work, share=self._most)))
+                    found = next_message(self._busy)
+                    if found is not None:
+                        self._hear(*found)
+            finally:
+                self._listen_once_more()
 
     def report(self) -> Report:
         """Return what was found so far, in the order of the tasks."""
-        results = tuple(result for outcome in self._outcomes for result in outcome.results)
-        return Report(results, {op: text for outcome in self._outcomes for op, text in outcome.heard.sources.items()})
+        results = tuple(result for heard in self._heard for result in heard.results)
+        return Report(results, {op: text for heard in self._heard for op, text in heard.sources.items()})
 
-    def _start(self, context: SpawnContext, task: Task | None = None) -> Worker:
-        ours, theirs = context.Pipe()
-        trace = Path(self._folder.name) / str(next(self._numbers))
-        process = context.Process(target=work, args=(theirs, self._most, str(trace)))
-        process.start()
-        theirs.close()
-        if task is not None:
-            with contextlib.suppress(OSError):  # it is dead, which is heard next
-                ours.send(task)
-        return Worker(process, ours, trace)
-
-    def _give(self, worker: Worker) -> None:
+    def _give(self, child: Child) -> None:
         """Give a process the next task, or None if there is no more."""
-        worker.position = self._waiting.pop(0) if self._waiting else -1
-        with contextlib.suppress(OSError):  # it is dead, which is heard next
-            worker.pipe.send(None if worker.position < 0 else self._tasks[worker.position])
+        self._busy[child] = self._waiting.pop(0) if self._waiting else -1
+        child.give(self._tasks[self._busy[child]] if self._busy[child] >= 0 else None)
 
-    def _hear(self, worker: Worker) -> None:
-        try:
-            kind, value = worker.pipe.recv()
-        except (EOFError, OSError):
-            self._bury(worker)
-            return
-        if kind == "failure":
-            self._keep(worker, Result(self._tasks[worker.position].op, "all checks", "all samples", "error", value))
-        elif isinstance(value, Result):
-            self._keep(worker, value)
-        elif kind == "told":
-            self._outcomes[worker.position].heard.hear(value)
-            if isinstance(value, Progress):
-                self._advance(self._tasks[worker.position].op, value.check, 0)
-        if kind in ENDS:
-            self._give(worker)
+    def _hear(self, child: Child, message: object) -> None:
+        position = self._busy[child]
+        if message is None:
+            self._give(child)
+        elif isinstance(message, Ending):
+            del self._busy[child]
+            if position >= 0:
+                heard, task = self._heard[position], self._tasks[position]
+                draw, goes_on = heard.draw, heard.lose()
+                self._keep(position, self._died(position, draw, message))
+                if goes_on:
+                    self._tasks[position] = replace(task, lost=heard.lost)
+                    self._waiting.insert(0, position)
+        else:
+            self._keep(position, message)
 
-    def _listen_once_more(self, worker: Worker) -> None:
-        """Keep the unread results that a process has sent, before it is killed."""
-        with contextlib.suppress(EOFError, OSError):
+    def _keep(self, position: int, message: object) -> None:
+        self._heard[position].hear(message)
+        if isinstance(message, (Result, Progress)):
+            self._advance(self._tasks[position].op, message.check, message if isinstance(message, Result) else None)
+
+    def _listen_once_more(self) -> None:
+        """Keep what each process has sent, before it is killed; it goes on sending until then."""
+        for child, position in self._busy.items():
             for _ in range(MOST_UNHEARD):
-                if not worker.pipe.poll():
-                    return
-                _, value = worker.pipe.recv()
-                if isinstance(value, Result):
-                    self._keep(worker, value)
+                if not child.pipe.poll() or isinstance(message := child.receive(), Ending):
+                    break
+                if isinstance(message, Result):
+                    self._keep(position, message)
 
-    def _bury(self, worker: Worker) -> None:
-        self._workers.remove(worker)
-        worker.process.join()
-        worker.pipe.close()
-        if worker.position >= 0:
-            self._keep(worker, self._died(worker))
-
-    def _keep(self, worker: Worker, result: Result) -> None:
-        self._outcomes[worker.position].results.append(result)
-        self._advance(result.op, result.check, 1)
-
-    def _died(self, worker: Worker) -> Result:
+    def _died(self, position: int, draw: tuple[str, ...], ending: Ending) -> Result:
         """Return the result of an op whose process died; its check runs once more, alone, to learn which call it is."""
-        task, progress = self._tasks[worker.position], self._outcomes[worker.position].heard.progress
-        again = replace(task, checks=(progress.check,) if progress.code else task.checks, is_noting=True)
-        call = self._last_call(again)
-        code = worker.process.exitcode
-        return Crash(task.op, progress, code, task.seed, worker.read_trace(), call, _command(task, progress)).result()
-
-    def _last_call(self, task: Task) -> str | None:
-        """Return the last call that begins before a process dies of a task; None if it does not die."""
-        worker = self._start(multiprocessing.get_context("spawn"), task)
-        heard, is_alive = Heard(), True
-        try:
-            while is_alive:
-                while worker.pipe.poll(1):
-                    kind, value = worker.pipe.recv()
-                    if kind in ENDS:
-                        return None
-                    heard.hear(value)
-                is_alive = worker.process.is_alive()
-        except (EOFError, OSError):
-            pass
-        finally:
-            worker.process.kill()
-            worker.process.join()
-            worker.pipe.close()
-        return heard.call
+        task, told = self._tasks[position], self._heard[position]
+        progress = told.progress
+        checks = (progress.check,) if progress.code else task.checks
+        heard = Heard()
+        with started(replace(task, checks=checks, is_noting=True), share=self._most) as child:
+            call = None if listen(child, heard.hear).exit_code is None else heard.call
+        again = _command(task, progress)
+        seen = ending.exit_code, task.seed, ending.trace
+        return Crash(task.op, progress, *seen, call, again, draw, len(told.lost)).result()
 
 
-def work(pipe: Connection, processes: int, trace: str) -> None:
-    """Check one op after another, until None comes instead of a task.
+def verify_on_ranks(arguments: argparse.Namespace, ops: Sequence[SelectedOp], advance: Advance) -> tuple[Report, bool]:
+    """Return the report of ops with DTensors on processes with real collectives, and whether it is complete.
 
-    Args:
-        pipe: tasks come in, what is told goes out.
-        processes: how many share the cores of the machine.
-        trace: the file that the stack of Python is written to if the process dies.
+    Raises:
+        CheckError: a rank died, was late, or could not begin.
     """
-    import torch  # heavy
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C ends
-    with open(trace, "w", encoding="utf-8") as stream:
-        faulthandler.enable(file=stream, all_threads=False)
-        torch.set_num_threads(max(1, torch.get_num_threads() // max(1, processes)))
-        try:
-            while (task := pipe.recv()) is not None:
-                pipe.send(_perform(task, pipe))
-        except BaseException:
-            traceback.print_exc(limit=MOST_FRAMES, file=stream)
-            raise
-
-
-def _perform(task: Task, pipe: Connection) -> Told:
-    """Check one op; what it finds is told at once, so that it survives the process."""
-    from custom_autograd.cli.options import dtype_of  # imports torch
-    from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.values.random_state import synchronize_accelerators  # imports torch
-    from custom_autograd.verification.check import case_of, select_checks  # imports torch
-    from custom_autograd.verification.harness.op_files import load  # imports torch
-    from custom_autograd.verification.isolation.running import perform  # imports torch
-
-    lock = threading.Lock()
-
-    def tell(value: object) -> None:
-        with lock:  # calls are told by every thread that makes one
-            pipe.send(("told", value))
-
+    found: list[Result] = []
+    waiting = tasks_of(arguments, ops, ())
+    makers = [task.make_case for task in waiting]
     try:
-        value = load(task.text)[task.position].value
-        case = case_of(value, device=task.device, dtype=dtype_of(task.dtype), seed=task.seed)
-        checks = select_checks(task.checks)
+        for results in run_on_ranks(makers, arguments.ranks, arguments.device, arguments.seed, timeout()):
+            waiting.pop(0)
+            found += results
+            for result in results:
+                advance(result.op, result.check, result)
     except CheckError as error:
-        return "failure", str(error)
-    perform(case, checks, task.seed, tell, is_noting=task.is_noting)
-    synchronize_accelerators()  # raises if a kernel broke the device, which would fail the next op in this process
-    return "end", None
+        raise CheckError(f"{waiting[0].op}: {error}" if waiting else str(error)) from None
+    except KeyboardInterrupt:
+        return Report(tuple(found)), False
+    return Report(tuple(found)), True
+
+
+def tasks_of(arguments: argparse.Namespace, ops: Sequence[SelectedOp], checks: tuple[str, ...]) -> list[Task]:
+    """Return a task for each op that has samples."""
+    how = (arguments.device, arguments.dtype, arguments.seed)
+    return [
+        Task(op.text, op.position, op.target.name, checks, *how, seconds=arguments.seconds, alone=op.alone)
+        for op in ops
+        if op.has_samples
+    ]
 
 
 def _command(task: Task, progress: Progress) -> str:
@@ -255,9 +193,6 @@ def _command(task: Task, progress: Progress) -> str:
     words = [f"{option} {value}" for option, value in options.items() if value]
     return " ".join(["custom-autograd check", task.alone or task.text, *words])
 
-
-MOST_FRAMES = -3
-"""The last frames of an exception that ends a process."""
 
 MOST_UNHEARD = 1000
 """How many words of a process are listened to after Ctrl-C: it goes on talking until it is killed."""

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import torch
 
-from custom_autograd.core.devices import without_numbers
+from custom_autograd.core.device_types import without_numbers
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.core.option_types import check_type, several
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.checks import CHECKS
-from custom_autograd.verification.harness import acceptance, randomness, runner
+from custom_autograd.verification.checks.explore import Explore
+from custom_autograd.verification.harness import runner, settings
 from custom_autograd.verification.harness.base import Check
-from custom_autograd.verification.harness.surrogates import with_surrogate
+from custom_autograd.verification.harness.differentiable import with_surrogate
 from custom_autograd.verification.harness.targets import SamplesRule, Target, target_of
-from custom_autograd.verification.isolation import running
-from custom_autograd.verification.report import Report
+from custom_autograd.verification.processes import running
+from custom_autograd.verification.report import Report, acceptance
 
 ENTRY_POINTS = "custom_autograd.checks"
 
@@ -37,6 +38,7 @@ def check(
     raise_on_failure: bool = False,
     isolated: bool = True,
     surrogate: str | None = None,
+    seconds: float | None = None,
 ) -> Report:
     """Verify a target on samples.
 
@@ -46,7 +48,8 @@ def check(
         samples: the calls to verify it on, or a generator of them as `register_samples` takes; by default the
             registered ones.
         checks: which checks to run, by name, code or group; "quick" for those that take a moment; all by default. A
-            part of a check (`Check.parts`) is given itself.
+            part of a check (`Check.parts`) is given itself; "explore=2m" gives the check `explore` two minutes of CPU
+            time for each op, in place of 5 seconds.
         device: where samples live; the CPU by default.
         dtype: the dtype of samples that do not say; torch's default dtype by default.
         seed: equal seeds give equal samples and equal random numbers in checks.
@@ -56,6 +59,8 @@ def check(
             lost with that process. False runs them in this process, where a crash ends the program.
         surrogate: why no gradient and no tangent of the target is the derivative. It is for a
             `torch.autograd.Function`, which cannot say so itself; a rule of an op is registered with it.
+        seconds: of CPU time, after which no further check begins; those that were not reached are listed as skipped. No
+            limit by default.
 
     Returns:
         What each check found on each sample.
@@ -69,7 +74,8 @@ def check(
         >>> check(double, [Sample(torch.ones(3))], checks=["gradcheck"]).ok
         True
     """
-    case = case_of(with_surrogate(target_of(target), surrogate), samples, device=device, dtype=dtype, seed=seed)
+    target = with_surrogate(target_of(target), surrogate)
+    case = case_of(target, samples, device=device, dtype=dtype, seed=seed, seconds=seconds)
     chosen = select_checks(checks)
     found = running.run(case, chosen, seed=seed) if isolated else runner.run([case], chosen, seed=seed)
     report = acceptance.accept(found, accepted_failures())
@@ -108,13 +114,32 @@ def select_checks(names: Sequence[str | Check] | str | None) -> tuple[Check, ...
     given = several(names)
     for row in given:
         check_type(partial(CheckError, "check"), "checks", row, (str, Check), "names of checks", example="['vmap']")
-    wanted = [row for row in given if isinstance(row, str)]
-    parts = tuple(row for row in given if isinstance(row, Check))
+    read = [_with_budget(row) if isinstance(row, str) else row for row in given]
+    wanted = {row for row in read if isinstance(row, str)}
+    parts = tuple(row for row in read if isinstance(row, Check))
     known = {word for check in available for word in _words(check)}
-    unknown = [name for name in wanted if name not in known]
+    unknown = sorted(wanted - known)
     if unknown or not given:
         raise _unknown(unknown[0] if unknown else "", known)
-    return (*(check for check in available if _words(check) & set(wanted)), *parts)
+    replaced = {type(part) for part in parts if isinstance(part, Explore)}
+    return (*(check for check in available if _words(check) & wanted and type(check) not in replaced), *parts)
+
+
+def _with_budget(name: str) -> str | Check:
+    """Return the check that a text such as "explore=2m" asks for; any other text as it is.
+
+    Raises:
+        CheckError: the text is not a time.
+    """
+    head, is_timed, text = name.partition("=")
+    if not is_timed or head != Explore.name:
+        return name
+    found = Explore.lasting(text)
+    if found is None:
+        raise CheckError(
+            "check", "the check explore is given no time", expected="such as 30s, 2m or 1h", found=repr(text)
+        )
+    return found
 
 
 def _words(check: Check) -> set[str]:
@@ -129,8 +154,9 @@ def case_of(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     seed: int = 0,
+    seconds: float | None = None,
 ) -> runner.Case:
-    """Return a target with its samples, made.
+    """Return a target with its samples, made, and the CPU time that its checks may take.
 
     Raises:
         CheckError: there are no samples, making them raises, or none of the tensors of one is on the device.
@@ -141,21 +167,26 @@ def case_of(
     device = None if device is None else _device_of(seen, device)
     check_type(refuse, "dtype", dtype, (torch.dtype, type(None)), "a dtype", example="torch.float64")
     check_type(refuse, "seed", seed, (int,), "an int", example="0")
+    check_type(refuse, "seconds", seconds, (int, float, type(None)), "a number of seconds", example="60")
+    if seconds is not None and not seconds > 0:
+        problem = "the option 'seconds' leaves no time"
+        raise refuse(problem, expected="more than 0", found=show(seconds), do="pass seconds=60, for example")
     made = _given(seen, seen.samples or () if samples is None else samples, device, dtype, seed)
     for sample in made:
         if not isinstance(sample, Sample):
             raise _no_sample(seen, sample)
     if not made:
         raise _no_samples(seen)
-    names = [check.name for check in all_checks()]
-    unknown = [name for sample in made for name in sample.accepted if name not in names]
+    accepted = [name for sample in made for name in sample.accepted]
+    names = [check.name for check in all_checks()] if accepted else []
+    unknown = [name for name in accepted if name not in names]
     if unknown:
         raise _unknown(unknown[0], names)
     for sample in made:
         _check_kept(seen, sample)
     if device is not None:
         _require_device(seen, made, device, seen.samples if samples is None else samples)
-    return runner.Case(seen, made)
+    return runner.Case(seen, made, seconds)
 
 
 def _device_of(target: Target, device: torch.device | str) -> torch.device:
@@ -207,7 +238,7 @@ def _made(
 ) -> tuple[Sample, ...]:
     """Return what a generator of samples makes."""
     try:
-        with randomness.isolated(seed):
+        with settings.isolated(seed):
             return _listed(target, rule(_factory(device, dtype, seed)), rule)
     except CheckError:
         raise

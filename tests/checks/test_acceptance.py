@@ -6,8 +6,8 @@ from verdicts import verdict
 
 from custom_autograd import CheckError, Sample
 from custom_autograd.cli import main
-from custom_autograd.verification.harness.acceptance import accept, find_accepted, require_known
 from custom_autograd.verification.report import Report, Result
+from custom_autograd.verification.report.acceptance import accept, find_accepted, require_known
 
 TABLE = '[tool.custom_autograd.xfail]\n"{op}" = {{ {check} = "a known kink" }}\n'
 

@@ -1,12 +1,11 @@
 """Each explanation of a difference is given where it holds, and not where another does."""
 
-import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tables import each
 
-from custom_autograd.verification.harness.causes import find_cause, find_swap
-from custom_autograd.verification.harness.claims import Cause, choose_cause
+from custom_autograd.verification.harness.causes import Cause, choose_cause, find_cause, find_swap
 
 TRUTH = torch.tensor([[1.0, -2.0, 3.5], [0.5, 4.0, -1.5], [2.5, -0.25, 6.0]], dtype=torch.float64)
 COMPLEX = torch.complex(TRUTH, TRUTH.flip(0))
@@ -86,7 +85,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_cause(case):
     found, expected, cause = CASES[case]
 
@@ -140,7 +139,7 @@ def test_a_factor_of_equal_numbers_is_no_cause_where_other_ratios_differ():
     assert "" == choose_cause(causes)
 
 
-@pytest.mark.parametrize("found", [0 * TRUTH, TRUTH.mT, TRUTH.flip(0), SCATTERED, TRUTH / 0 * 0])
+@each("found", [0 * TRUTH, TRUTH.mT, TRUTH.flip(0), SCATTERED, TRUTH / 0 * 0])
 def test_a_cause_of_one_finding_is_none_where_another_is_a_factor(found):
     assert "" == choose_cause([find_cause(found, TRUTH), find_cause(-0.35 * LONG + 0.1 * LONG**2, LONG)])
 
@@ -177,6 +176,6 @@ def test_swapped_tensors_are_named():
     assert "a and c are swapped" == find_swap("abc", [TRUTH, LONG, -TRUTH], [-TRUTH, LONG, TRUTH], 2)
 
 
-@pytest.mark.parametrize("found", [[TRUTH, TRUTH], [-TRUTH, -TRUTH], [2 * TRUTH, -TRUTH]])
+@each("found", [[TRUTH, TRUTH], [-TRUTH, -TRUTH], [2 * TRUTH, -TRUTH]])
 def test_tensors_of_which_one_is_right_or_neither_is_the_others_are_not_swapped(found):
     assert "" == find_swap("ab", found, [TRUTH, -TRUTH], 1 if found[0] is TRUTH else 0)

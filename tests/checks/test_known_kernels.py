@@ -3,6 +3,7 @@
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
@@ -51,8 +52,8 @@ def triple(x: Tensor) -> Tensor:
 REPLACED = "the cpu kernel could not be made, and its fallback ran in its place"
 
 
-@pytest.mark.parametrize("is_called", [False, True], ids=["not called", "called before"])
-@pytest.mark.parametrize("fallback", [triple, None], ids=["fallback", "no fallback"])
+@each("is_called", [False, True])
+@each("fallback", [triple, None])
 def test_a_kernel_that_cannot_be_made_fails_in_any_order_of_calls(fallback, is_called):
     name = f"unmakeable_{fallback is None}_{is_called}"
     op = declared_with(fallback, name, is_called=is_called)
@@ -136,6 +137,6 @@ def test_a_layout_that_only_a_kernel_refuses_gives_advice():
     assert_expected_inline(
         result.advice,
         """\
-cpu kernel, transposed: the op refuses it (ValueError: gaps), which the default kernel computes; let the kernel that \
-refuses say so with when=, and the next kernel runs (of a layout: with layouts=, and it is copied)""",
+cpu kernel, 'x' with rows apart: the op refuses it (ValueError: gaps), which the default kernel computes; let the \
+kernel that refuses say so with when=, and the next kernel runs (of a layout: with layouts=, and it is copied)""",
     )

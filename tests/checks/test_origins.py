@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tables import each
 from torch.autograd.function import once_differentiable
 from verdicts import verdict
 
 from custom_autograd import GradientError, Sample, check, custom_op
 from custom_autograd.core.errors import GradientUnavailable
-from custom_autograd.verification.harness.base import REFUSALS, find_refusal
-from custom_autograd.verification.harness.origins import rule_behind
+from custom_autograd.verification.harness.base import REFUSALS, find_refusal, rule_behind
 
 MISLEADING = "the gradient of 'x' is not differentiable: no rule, once-differentiable, cannot derive, no backward"
 
@@ -88,7 +88,7 @@ def library(x: torch.Tensor) -> torch.Tensor:
 library.register_autograd(lambda ctx, grad: shapes_that_do_not_fit(grad))
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         with_backward("raising", lambda grad: raise_it(RuntimeError(MISLEADING))),
@@ -98,15 +98,12 @@ library.register_autograd(lambda ctx, grad: shapes_that_do_not_fit(grad))
         lambda: Refused.apply(torch.ones(3, requires_grad=True)).sum().backward(),
         lambda: library(torch.ones(3, requires_grad=True)).sum().backward(),
     ],
-    ids=["raise", "torch_check", "torch", "chain", "Function", "torch_library"],
 )
 def test_what_leaves_a_rule_is_the_rules_whoever_raised(function):
     assert rule_behind(caught(function)).startswith("test_origins.py:")
 
 
-@pytest.mark.parametrize(
-    "function", [differentiate_twice, ask_for_a_gradient_that_is_not_there, lambda: torch.ones(3) + torch.ones(4)]
-)
+@each("function", [differentiate_twice, ask_for_a_gradient_that_is_not_there, lambda: torch.ones(3) + torch.ones(4)])
 def test_what_is_raised_outside_of_rules_is_no_rules(function):
     assert rule_behind(caught(function)) is None
 
@@ -123,7 +120,7 @@ SPEAKING.register_backward(lambda grad: raise_it(RuntimeError(SAID[0])))
 SAID = [""]
 
 
-@pytest.mark.parametrize("words", [MISLEADING, *REFUSALS])
+@each("words", [MISLEADING, *REFUSALS])
 def test_no_words_of_a_rule_are_a_refusal(words):
     SAID[0] = words
 
@@ -171,7 +168,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@each("error", ERRORS)
 def test_a_backward_that_always_raises_fails_whatever_it_says(error):
     op = declare(f"backward_{error}", ERRORS[error])
 
@@ -185,7 +182,7 @@ def test_a_backward_that_always_raises_fails_whatever_it_says(error):
     assert gradcheck.is_finding
 
 
-@pytest.mark.parametrize("error", ["lacking", "words", "key"])
+@each("error", ["lacking", "words", "key"])
 def test_a_jvp_that_always_raises_fails(error):
     op = declare(f"jvp_{error}", ERRORS[error], "jvp")
 
@@ -219,7 +216,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "check_name"),
     [("backward", "contract"), ("jvp", "forward_mode"), ("fake", "fake"), ("reference", "reference")],
 )
@@ -235,7 +232,7 @@ def test_a_rule_that_torch_refuses_at_every_call_fails(rule, check_name):
     assert "only_cuda" in result.message
 
 
-@pytest.mark.parametrize("raised", [NotImplementedError("TODO"), RuntimeError(MISLEADING)])
+@each("raised", [NotImplementedError("TODO"), RuntimeError(MISLEADING)])
 def test_a_kernel_that_always_raises_fails_once(raised):
     op = custom_op(
         f"origins::kernel_{type(raised).__name__}", lambda x: raise_it(raised), schema="(Tensor x) -> Tensor"

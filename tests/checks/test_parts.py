@@ -1,7 +1,7 @@
 """Parts of a check: one for each subset of the inputs, which looks at that subset and at nothing else."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
@@ -45,14 +45,14 @@ def status_of(op, part, sample):
     return result.status
 
 
-@pytest.mark.parametrize("row", WITH_PARTS, ids=lambda row: row.name)
+@each("row", WITH_PARTS)
 def test_there_is_a_part_for_each_subset_of_the_inputs(row):
     found = parts_of(row, Product, Sample(torch.ones(2), torch.ones(2)))
 
     assert ["x_y", "x", "y"] == list(found)
 
 
-@pytest.mark.parametrize("row", WITH_PARTS, ids=lambda row: row.name)
+@each("row", WITH_PARTS)
 def test_a_part_is_a_check_of_the_same_name(row):
     found = parts_of(row, Product, Sample(torch.ones(2), torch.ones(2)))
 
@@ -62,7 +62,7 @@ def test_a_part_is_a_check_of_the_same_name(row):
 WITHOUT_PARTS = [row for row in CHECKS if row.name not in {own.name for own in WITH_PARTS}]
 
 
-@pytest.mark.parametrize("row", WITHOUT_PARTS, ids=lambda row: row.name)
+@each("row", WITHOUT_PARTS)
 def test_any_other_check_is_its_own_part(row):
     assert {"": row} == dict(parts_of(row, Product, Sample(torch.ones(2), torch.ones(2))))
 

@@ -5,13 +5,14 @@ from arguments.functions import Cubes, square
 from arguments.leaf_ops import Access, Padding, Side
 
 from custom_autograd import Sample
+from custom_autograd.verification.checks.gradcheck import Gradcheck
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.targets import target_of
 
 
 def arguments_of(*values):
     """The values that a script passes."""
-    text = script_of(target_of(torch.sin), Sample(*values), "gradcheck", 0)
+    text = script_of(target_of(torch.sin), Sample(*values), Gradcheck(), 0)
     names = {}
     exec(text[: text.index("\ncheck(")], names)
     return names["sample"].args

@@ -1,7 +1,7 @@
 """Everything that can be checked is seen through one interface."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -47,7 +47,7 @@ def plain(x, *rest, k=2, **options):
     return x * k
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "name", "arguments"),
     [
         (scaled, "targets::scaled", ["x", "k"]),
@@ -58,7 +58,6 @@ def plain(x, *rest, k=2, **options):
         (plain, "plain", ["x", "k"]),
         (torch.cat, "cat", []),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_name_and_arguments(value, name, arguments):
     target = target_of(value)
@@ -75,7 +74,7 @@ def test_location_is_file_and_line():
     assert target_of(plain).location.startswith("test_targets.py:")
 
 
-@pytest.mark.parametrize("value", [Sine, OldSine, torch.sin], ids=["setup_context", "forward_ctx", "builtin"])
+@each("value", [Sine, OldSine, torch.sin])
 def test_right_functions_have_no_findings(value):
     report = check(value, lambda make: [Sample(make(3, 2))])
 

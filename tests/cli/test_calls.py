@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.cli.calls import MODES, calls_of, kernel_of
+from custom_autograd.cli.benchmarked_calls import MODES, calls_of, kernel_of
 from custom_autograd.verification.harness.targets import target_of
 
 

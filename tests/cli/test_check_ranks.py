@@ -48,7 +48,7 @@ def test_honest_ops_pass_and_wrong_lines_fail(tmp_path):
     assert 1 == found.returncode
     assert "ranks::honest: 3 passed" in found.stdout
     assert "ranks::wrong: 3 failed" in found.stdout
-    assert "on rank 0: with DTensors (x: S(1), weight: " in found.stdout
+    assert "on rank 0: with DTensors (x: R, weight: S(0)): " in found.stdout
 
 
 def test_a_rank_that_dies_is_named(tmp_path):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.cli import main, terminal
+from custom_autograd.verification.report import Result
 
 GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 
@@ -75,7 +76,8 @@ def test_show_with_source_prints_the_generated_source_as_well(target, capsys):
 def test_durations_has_the_seconds_of_each_check(target, capsys):
     assert 0 == main(["check", target, "--checks", "schema,determinism", "-j", "0", "--durations"])
 
-    table = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    table, dearest = (part.splitlines() for part in capsys.readouterr().out.split("\n\n")[-2:])
+    assert ["op", "check", "seconds", "sample"] == dearest[0].split()
     assert ["check", "seconds"] == table[0].split()
     assert {"schema", "determinism"} == {line.split()[0] for line in table[2:]}
     assert all(float(line.split()[1]) >= 0 for line in table[2:])
@@ -109,8 +111,8 @@ def test_a_line_of_a_log_says_what_runs(monkeypatch, capsys):
     now = iter([100.0, 111.0, 122.5])
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
     log = terminal.Log(8)
-    log("ns::f", "schema", 1)
-    log("ns::f", "fake", 0)
+    log("ns::f", "schema", Result("ns::f", "schema", "sample 0", "passed"))
+    log("ns::f", "fake", None)
     log.show()
     log.show()
 
@@ -120,6 +122,41 @@ def test_a_line_of_a_log_says_what_runs(monkeypatch, capsys):
 checking: 1 of 8, 11 s, ns::f: fake
 checking: 1 of 8, 22 s, ns::f: fake
 """,
+    )
+
+
+WRONG = """
+import torch
+from torch import Tensor
+from custom_autograd import Sample, custom_op
+
+@custom_op("cli_findings::NAME", reference=True)
+def wrong(x: Tensor) -> Tensor:
+    return 2 * x
+
+@wrong.register_kernel("cpu", name="other")
+def _(x):
+    return 3 * x
+
+wrong.register_samples(lambda make: [Sample(make(3))])
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_finding_is_named_as_it_comes(processes, tmp_path, monkeypatch, capsys):
+    name = f"with_{processes}"
+    (tmp_path / "wrong.py").write_text(WRONG.replace("NAME", name))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["check", "wrong.py:wrong", "--checks", "reference,kernels", "-j", processes]
+    assert 1 == main(arguments)
+    first = f"failed: cli_findings::{name}, reference, on sample 0: (float32[3])"
+    assert first == capsys.readouterr().err.splitlines()[0]
+
+    accepted = f'[tool.custom_autograd.xfail."cli_findings::{name}"]\nreference = "known"\n'
+    (tmp_path / "pyproject.toml").write_text(accepted)
+    main(arguments)
+    assert (
+        f"failed: cli_findings::{name}, kernels, on sample 0: (float32[3])" in capsys.readouterr().err.splitlines()[:1]
     )
 
 

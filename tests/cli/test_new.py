@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from custom_autograd.cli import main
-from custom_autograd.cli.starting_files import KERNELS
+from custom_autograd.cli.new import KERNELS
 
 ROOT = Path(__file__).parents[2]
 RULES = "E,W,F,I,B,C4,UP,SIM"

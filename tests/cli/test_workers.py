@@ -12,10 +12,11 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
 from custom_autograd.cli.workers import Task, Workers, _command
-from custom_autograd.verification.isolation.crashes import Progress
+from custom_autograd.verification.processes.running import Progress
 
 OPS = """
 import ctypes
+import dataclasses
 import os
 import signal
 import threading
@@ -61,6 +62,12 @@ def breaking(x):
     return x * 2
 
 
+def killed_on_eight(x):
+    if x.shape[0] == 8:
+        ctypes.string_at(0)
+    return x * (3 if x.shape[0] > 200 else 2)
+
+
 def leaving(x):
     os._exit(3)
 
@@ -84,6 +91,7 @@ def target(function):
 
 RIGHT, WRONG, KILLED, LEAVING = target(right), target(wrong), target(killed_on_seven), target(leaving)
 INTERRUPTED, BREAKING = target(interrupted_on_seven), target(breaking)
+DRAWN = dataclasses.replace(target(killed_on_eight), reference=right)
 """
 
 CHECKS = ["--checks", "gradcheck"]
@@ -144,6 +152,20 @@ workers::right: 2 passed
 
 
 @pytest.mark.slow
+def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(file, capsys):
+    main(
+        ["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,gradcheck", "-j", "1", "--json", "found.json"]
+    )
+
+    found = rows(file / "found.json")
+    kinds = [(check, status) for _, check, sample, status, _ in found if sample == "three"]
+    assert [("determinism", "passed"), ("explore", "error"), ("explore", "failed"), ("gradcheck", "passed")] == kinds
+    crash, wrong = (row[4] for row in found if row[1:3] == ("explore", "three"))
+    assert "size 3 -> 8: the process was ended by SIGSEGV, a segmentation fault; the rest was run" in crash
+    assert "size 3 -> 256: output 0[" in wrong
+
+
+@pytest.mark.slow
 def test_a_device_that_fails_is_an_error_of_its_op_and_what_remains_gets_another_process(file, capsys):
     main(["check", "worker_ops.py:BREAKING", "worker_ops.py:RIGHT", *CHECKS, "--json", "found.json"])
 
@@ -158,14 +180,14 @@ def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_res
     told = []
     texts = ["nowhere.py:op", "worker_ops.py:RIGHT"]
     tasks = [Task(text, 0, text, ("gradcheck",), "cpu", None, 0) for text in texts]
-    workers = Workers(tasks, 1, lambda op, check, count: told.append((check, count)))
+    workers = Workers(tasks, 1, lambda op, check, result: told.append((check, result)))
     workers.run()
     found = workers.report().results
 
     assert ["error", "passed", "passed"] == [result.status for result in found]
     assert "nowhere.py: there is no such file" == found[0].message
-    assert [("all checks", 1), ("gradcheck", 0)] == told[:2]
-    assert 3 == sum(count for _, count in told)
+    assert [("all checks", found[0]), ("gradcheck", None)] == told[:2]
+    assert list(found) == [result for _, result in told if result is not None]
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -151,12 +151,12 @@ LIBRARY.impl("other_under_autocast", _zero_under_autocast, "AutocastCPU")
 OWN = [product, lowered, precise, refuses_mixed]
 
 
-@pytest.mark.parametrize("op", OWN, ids=lambda op: getattr(op, "__name__", str(op)))
+@each("op", OWN)
 def test_op_whose_fake_knows_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
 
-@pytest.mark.parametrize(("op", "policy"), [(not_followed, "'lower'"), (output_not_followed, "'keep', output 'lower'")])
+@each(("op", "policy"), [(not_followed, "'lower'"), (output_not_followed, "'keep', output 'lower'")])
 def test_a_policy_that_is_not_followed_fails(op, policy):
     result = result_of(op)
 
@@ -172,7 +172,7 @@ def _from_containers(make):
     yield Sample(Weights(make(4, 3), make(4)), {"a": make(3, 4)})
 
 
-@pytest.mark.parametrize(
+@each(
     ("op", "samples"),
     [
         (in_containers, _containers),

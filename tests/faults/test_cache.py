@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -41,7 +41,7 @@ SETTING = declare("setting", lambda grad: grad * SETTINGS.factor)
 result_of = verdict("cache", [Sample(torch.ones(3))])
 
 
-@pytest.mark.parametrize("name", HONEST)
+@each("name", HONEST)
 def test_what_a_rule_reads_is_in_the_key(name):
     result = result_of(HONEST[name])
 

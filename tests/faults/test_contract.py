@@ -1,7 +1,7 @@
 """The check `contract` fails gradients that only fit because the engine repairs them."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
@@ -36,6 +36,16 @@ class OtherDtype(Scaled):
     def backward(ctx, grad):
         x, w = ctx.saved_tensors
         return (grad * w).double(), (grad * x).sum(0)
+
+
+class InDtypeOfResult(Scaled):
+    @staticmethod
+    def forward(ctx, x, w):
+        return Scaled.forward(ctx, x, w).bfloat16()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad
 
 
 class OneMore(Scaled):
@@ -99,12 +109,23 @@ scaled.register_autograd(
 )
 
 
-@pytest.mark.parametrize("function", [Scaled, NotReduced, OneMore])
+@each("function", [Scaled, NotReduced, InDtypeOfResult, OneMore])
 def test_gradients_that_fit_and_what_pytorch_lets_a_function_return_pass(function):
     assert "passed" == result_of(function).status
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def in_another_order(w, x):
+    """A plain function, whose arguments are not those of the Function that it calls."""
+    return Scaled.apply(x.mT.exp(), w.sum(0))
+
+
+def test_gradients_of_a_function_inside_another_are_not_taken_for_those_of_its_arguments():
+    samples = [Sample(torch.randn(2, 3).requires_grad_(), torch.randn(3, 4).requires_grad_())]
+
+    assert "passed" == verdict("contract", samples)(in_another_order).status
+
+
+@each("fault", FAULTS)
 def test_gradient_that_does_not_fit_fails(fault):
     result = result_of(fault)
 
@@ -118,7 +139,7 @@ def test_gradients_of_an_op_of_torch_library_are_counted_and_its_backward_is_as_
     assert before is scaled._backward_fn
 
 
-@pytest.mark.parametrize("name", ["index", "bias"])
+@each("name", ["index", "bias"])
 def test_gradient_of_what_can_have_none_of_an_op_declared_here_fails(name):
     op = custom_op(
         "faults_contract::picked",

@@ -1,12 +1,12 @@
 """The check `directional` fails a backward that is wrong along a direction, for large numbers, zeros or ties."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.checks import directional
+from custom_autograd.verification.calls import directions
 
 
 def result_of(op, *shapes):
@@ -132,7 +132,7 @@ def test_right_backward_passes():
     assert "passed" == result_of(Scaled, (4, 3), (3,)).status
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each("fault", FAULTS)
 def test_wrong_backward_fails_with_its_cause(fault):
     result = result_of(fault, (4, 3), (3,))
 
@@ -162,7 +162,7 @@ def test_kinks_pass():
 
 def test_nan_at_a_kink_fails():
     assert (
-        "zeros: the gradient of 'x' is nan, where every output and its slope are finite"
+        "zero: the gradient of 'x' is nan, where every output and its slope are finite"
         in result_of(NanAtZero, (5,)).message
     )
 
@@ -174,7 +174,7 @@ def test_gradient_shared_among_ties_passes():
 def test_gradient_to_every_tie_fails():
     result = result_of(AllLargest, (3, 40))
 
-    assert "zeros: the gradient of 'x' along a direction is " in result.message
+    assert "zero: the gradient of 'x' along a direction is " in result.message
     assert "failed" == result.status
 
 
@@ -188,7 +188,7 @@ def test_a_failure_whose_cause_cannot_be_looked_for_stays_a_failure(monkeypatch)
     def raising(*arguments):
         raise RuntimeError("Expected all tensors to be on the same device")
 
-    monkeypatch.setattr(directional, "_cause", raising)
+    monkeypatch.setattr(directions, "_cause", raising)
     result = verdict("directional", lambda make: [Sample(make(3, 4), make(4))])(Negative, isolated=False)
 
     assert "failed" == result.status

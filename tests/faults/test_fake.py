@@ -1,8 +1,8 @@
 """The check `fake` fails a fake kernel that says anything but the truth about the real one."""
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -49,7 +49,7 @@ def test_honest_fake_passes():
     assert "passed" == message_of(HONEST)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@each("name", FAULTS)
 def test_untrue_fake_fails(name):
     assert FAULTS[name][1] in message_of(OPS[name])
 

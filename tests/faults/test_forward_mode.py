@@ -1,7 +1,7 @@
 """The check `forward_mode` fails tangents that are zero or wrong, and skips an op that refuses."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
@@ -136,7 +136,7 @@ def _(x, y, tangent_x, tangent_y):
     return total if tangent_x is None else total + y * tangent_x * (2 if 0 in tangent_x.stride() else 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("op", "text"),
     [
         (DoublesExpanded, "wrong for a tangent expanded along dimension 0: tangent of output 0["),
@@ -183,7 +183,7 @@ def test_a_rule_that_raises_for_a_layout_fails():
     )
 
 
-@pytest.mark.parametrize("op", [Squared, logdet, inverse, sort, torch.nn.functional.dropout])
+@each("op", [Squared, logdet, inverse, sort, torch.nn.functional.dropout])
 def test_any_layout_of_a_tangent_passes(op):
     result = result_of(op, (3, 3))
 

@@ -1,7 +1,7 @@
 """The check `gradients` fails a backward that is wrong, and passes one that is right."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
@@ -45,16 +45,6 @@ class MeanForSum(Scaled):
     def backward(ctx, grad):
         x, w = ctx.saved_tensors
         return 2 * grad * x * w, (grad * x * x).mean(0)
-
-
-class ZeroWhereAlone(Scaled):
-    """Right as long as both inputs need a gradient."""
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, w = ctx.saved_tensors
-        both = all(ctx.needs_input_grad)
-        return 2 * grad * x * w, (grad * x * x).sum(0) * both
 
 
 class FirstElementOfList(Function):
@@ -127,13 +117,6 @@ def test_mean_instead_of_sum_fails_with_its_ratio():
     assert "(ratio 0.25)" in result.message
 
 
-def test_gradient_that_depends_on_what_else_needs_one_fails():
-    result = result_of(ZeroWhereAlone)
-
-    assert "failed" == result.status
-    assert "where only 'w' needs a gradient: gradient of 'w'" in result.message
-
-
 def test_wrong_gradient_of_a_tensor_in_a_list_fails():
     result = result_of(product_of_list, lambda make: [Sample([make(3), make(3)])])
 
@@ -155,14 +138,7 @@ def test_op_that_raises_for_want_of_a_backward_is_skipped():
     assert "no autograd formula was registered" in result.message
 
 
-def test_detached_output_fails_as_silently_zero():
-    result = result_of(lambda x: x.detach() * 2, lambda make: [Sample(make(3))])
-
-    assert "failed" == result.status
-    assert "output 0 depends on 'x' but carries no gradient: it is silently zero" == result.message
-
-
-@pytest.mark.parametrize("narrow", [in_float32, in_half])
+@each("narrow", [in_float32, in_half])
 def test_a_narrower_dtype_inside_a_float64_op_fails(narrow):
     result = result_of(narrow, lambda make: [Sample(make(5))])
 

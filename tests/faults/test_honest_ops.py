@@ -2,10 +2,10 @@
 
 import itertools
 
-import pytest
 import torch
 import torch.nn.functional as F
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.autograd import Function
 
@@ -55,7 +55,7 @@ class AbsoluteInHalf(Function):
         return grad.abs().double()
 
 
-@pytest.mark.parametrize("op", [to_half, to_bfloat16, halves_and_doubles], ids=lambda op: op.__name__)
+@each("op", [to_half, to_bfloat16, halves_and_doubles])
 def test_a_cast_is_linear(op):
     assert ("passed", "") == status_of(op, [Sample(randn(4, 8))], "linearity")
 
@@ -102,8 +102,8 @@ class RmsNormOffAtZero(Function):
         return torch.where((x == 0).all(-1, keepdim=True), found / 2, found)
 
 
-@pytest.mark.parametrize("op", [rms_norm, rms_norm_of_eps, normalize], ids=lambda op: op.__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each("op", [rms_norm, rms_norm_of_eps, normalize])
+@each("dtype", [torch.float32, torch.float64])
 def test_a_norm_of_zeros_has_a_steep_slope_and_a_right_gradient(op, dtype):
     assert "passed" == status_of(op, [Sample(randn(4, 8, dtype=dtype))], "directional")[0]
 
@@ -118,7 +118,7 @@ def test_a_steep_slope_that_is_wrong_fails():
     status, message = status_of(RmsNormOffAtZero, [Sample(randn(4, 8))], "directional")
 
     assert "failed" == status
-    assert "zeros: the gradient of 'x'" in message
+    assert "zero: the gradient of 'x'" in message
     assert "(ratio 0.5)" in message
 
 
@@ -137,14 +137,14 @@ def one_sided(x):
     return x * 2
 
 
-@pytest.mark.parametrize("name", ["gradcheck", "non_differentiable", "directional"])
+@each("name", ["gradcheck", "non_differentiable", "directional"])
 def test_small_values_next_to_those_that_are_refused_are_checked(name):
     x = torch.full((4,), 5e-4, dtype=torch.float64, requires_grad=True)
 
     assert "passed" == status_of(density, [Sample(x)], name)[0]
 
 
-@pytest.mark.parametrize("name", ["gradcheck", "non_differentiable"])
+@each("name", ["gradcheck", "non_differentiable"])
 def test_a_value_on_the_border_of_those_that_are_refused_is_skipped(name):
     x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
 
@@ -174,7 +174,7 @@ def noise(x):
     return x + torch.rand_like(x)
 
 
-@pytest.mark.parametrize("op", [dropout, noise], ids=lambda op: op.__name__)
+@each("op", [dropout, noise])
 def test_random_numbers_follow_the_order_of_memory(op):
     assert "passed" == status_of(op, [Sample(randn(30, 5))], "layouts")[0]
 
@@ -183,7 +183,7 @@ def test_a_random_op_that_ignores_strides_fails():
     status, message = status_of(IgnoresStrides.apply, [Sample(randn(30, 5))], "layouts")
 
     assert "failed" == status
-    assert "sliced inputs: output 0" in message
+    assert "with a step of 2 along dimension 0: output 0[" in message
 
 
 # ------------------------------------------------------------------------------------------------ constant outputs
@@ -199,7 +199,7 @@ def double_and_ones(x: Tensor) -> tuple[Tensor, Tensor]:
     return x * 2, torch.ones_like(x)
 
 
-@pytest.mark.parametrize("op", [ones, double_and_ones], ids=["ones", "double_and_ones"])
+@each("op", [ones, double_and_ones])
 def test_a_constant_output_has_zero_derivatives(op):
     assert status_of(op, [Sample(randn(3, dtype=torch.float64))], "nesting")[0] in ("passed", "skipped")
 
@@ -233,7 +233,7 @@ def _(x, step):
 
 
 def test_a_tuple_that_is_shorter_at_size_zero_is_left_out():
-    assert ("skipped", "the check found nothing to look at") == status_of(thirds, [Sample(randn(6))], "sizes")
+    assert ("passed", "") == status_of(thirds, [Sample(randn(6))], "sizes")
 
 
 def test_a_reference_without_a_gradient_at_size_zero_is_left_out():

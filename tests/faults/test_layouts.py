@@ -34,6 +34,13 @@ class ReadsInOrder(Doubled):
         return x * x if x.storage_offset() else in_memory_order(x) ** 2
 
 
+class RowsTakenAsDense(Doubled):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return in_memory_order(x) ** 2 if x.stride(-1) == 1 and not x.storage_offset() else x * x
+
+
 class OffsetIgnored(Doubled):
     @staticmethod
     def forward(ctx, x):
@@ -68,28 +75,32 @@ def test_op_that_reads_strides_passes():
     assert "passed" == result_of(Doubled, 4, 3).status
 
 
+def test_rows_apart_ignored_fail():
+    assert "'x' with rows apart: output 0[" in result_of(RowsTakenAsDense, 4, 3).message
+
+
 def test_strides_ignored_fail():
     result = result_of(ReadsInOrder, 4, 3)
 
-    assert result.message.startswith("transposed inputs: output 0[")
+    assert "'x' transposed: output 0[" in result.message
     assert "strides, an offset or a view's lazy conjugation are ignored" == result.cause
 
 
 def test_offset_ignored_fails():
-    assert "offset inputs: output 0[" in result_of(OffsetIgnored, 4, 3).message
+    assert "'x' that begins inside its memory: output 0[" in result_of(OffsetIgnored, 4, 3).message
 
 
 def test_strides_of_a_saved_tensor_ignored_fail():
-    assert "transposed inputs: gradient of 'x'[" in result_of(BackwardReadsInOrder, 4, 3).message
+    assert "'x' transposed: gradient of 'x'[" in result_of(BackwardReadsInOrder, 4, 3).message
 
 
 def test_channels_last_ignored_fails():
-    assert "channels-last inputs: output 0[" in result_of(ChannelsIgnored, 2, 3, 4, 5).message
+    assert "'x' channels-last: output 0[" in result_of(ChannelsIgnored, 2, 3, 4, 5).message
 
 
 def test_lazy_conjugation_ignored_fails():
-    assert "conjugated inputs: output 0[" in result_of(conjugation_ignored, 4, dtype=torch.complex64).message
+    assert "'z' lazily conjugated: output 0[" in result_of(conjugation_ignored, 4, dtype=torch.complex64).message
 
 
 def test_lazy_negation_ignored_fails():
-    assert "negated inputs: output 0[" in result_of(negation_ignored, 4).message
+    assert "'x' lazily negated: output 0[" in result_of(negation_ignored, 4).message

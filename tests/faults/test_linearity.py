@@ -1,7 +1,7 @@
 """The check `linearity` fails a backward that is not linear in its gradient, which gradcheck accepts."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
@@ -86,7 +86,7 @@ def test_linear_backward_passes():
     assert "passed" == result_of(Doubled).status
 
 
-@pytest.mark.parametrize("op", [Absolute, Clipped, Rounded, Normalised, Constant], ids=lambda op: op.__name__)
+@each("op", [Absolute, Clipped, Rounded, Normalised, Constant])
 def test_backward_that_is_not_linear_fails(op):
     result = result_of(op)
 
@@ -95,7 +95,7 @@ def test_backward_that_is_not_linear_fails(op):
     assert "gradient of 'x'" in result.message
 
 
-@pytest.mark.parametrize("op", [Absolute, Clipped], ids=lambda op: op.__name__)
+@each("op", [Absolute, Clipped])
 def test_gradcheck_alone_accepts_it(op):
     """Why this check exists; if this fails, torch has become stricter."""
     assert "passed" == result_of(op, "gradcheck").status or "batched" in result_of(op, "gradcheck").message
@@ -105,9 +105,7 @@ def test_affine_backward_fails_at_zero():
     assert "vjp(0)" in result_of(Constant).message
 
 
-@pytest.mark.parametrize(
-    ("op", "identity"), [(ClippedFarOut, "vjp(1e+300 u) / 1e+300"), (FlushesToZero, "vjp(5.56268e-309 u)")]
-)
+@each(("op", "identity"), [(ClippedFarOut, "vjp(1e+300 u) / 1e+300"), (FlushesToZero, "vjp(5.56268e-309 u)")])
 def test_backward_that_is_not_linear_far_out_fails(op, identity):
     result = result_of(op)
 
@@ -115,6 +113,6 @@ def test_backward_that_is_not_linear_far_out_fails(op, identity):
     assert identity in result.message
 
 
-@pytest.mark.parametrize("op", [Squares, InFloat32], ids=lambda op: op.__name__)
+@each("op", [Squares, InFloat32])
 def test_backward_that_overflows_far_out_is_not_judged_there(op):
     assert "passed" == result_of(op).status

@@ -1,7 +1,7 @@
 """The check `needs` fails a rule that computes what nobody needs, or gives another gradient where it is alone."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
@@ -116,7 +116,7 @@ def name_of(op):
     return getattr(op, "__name__", str(op))
 
 
-@pytest.mark.parametrize("op", [asks, fused, per_input, recomputed, Product, torch.mul], ids=name_of)
+@each("op", [asks, fused, per_input, recomputed, Product, torch.mul])
 def test_backward_that_does_what_it_promises_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 

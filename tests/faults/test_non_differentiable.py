@@ -68,3 +68,15 @@ def test_an_output_is_called_by_its_name_and_counted_among_all():
         2 * ["'scale' depends on 'w' but carries no gradient: it is silently zero"],
         2 * ["output 1 depends on 'w' but carries no gradient: it is silently zero"],
     ] == by_check
+
+
+def test_a_written_input_that_is_declared_to_carry_no_gradient_passes():
+    @custom_op("faults_non_differentiable::tracked", mutates_args=("mean",), non_differentiable=("mean",))
+    def tracked(x: Tensor, mean: Tensor) -> Tensor:
+        mean.lerp_(x.mean(0), 0.1)
+        return 2 * x
+
+    tracked.register_backward(lambda grad: {"x": 2 * grad})
+    samples = [Sample(torch.randn(4, 3, requires_grad=True), torch.randn(3))]
+
+    assert {"passed"} == {verdict(name, samples)(tracked).status for name in ("non_differentiable", "gradcheck")}

@@ -1,7 +1,7 @@
 """The check `parity` fails variants whose kernels do not do what the op does, and passes those that do."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -36,7 +36,7 @@ def result_of(op, sample=None):
     return verdict("parity", [sample or Sample(torch.rand(4, 3))])(op)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "expected"),
     {
         "another value": "op.inplace, as given: output 0",
@@ -67,7 +67,7 @@ def test_findings_use_the_names_of_outputs():
     assert result_of(named).message.startswith("op.out, as given: 'rest'[")
 
 
-@pytest.mark.parametrize("shape", [(4, 3), (3,), (), (0, 2)], ids=str)
+@each("shape", [(4, 3), (3,), (), (0, 2)])
 def test_honest_kernels_pass(shape):
     assert "passed" == result_of(declared("honest"), Sample(torch.rand(shape))).status
 

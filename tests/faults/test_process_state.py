@@ -5,8 +5,8 @@ import random
 import sys
 
 import numpy as np
-import pytest
 import torch
+from tables import each
 from verdicts import verdict
 
 from custom_autograd.schema.samples import Sample
@@ -55,7 +55,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("text", CHANGES)
+@each("text", CHANGES)
 def test_what_a_call_changes_fails_and_is_put_back(text):
     before = read()
 
@@ -114,7 +114,7 @@ MEANT = {"default device is meta, and was cpu", "autocast is ('cpu',), and was (
 """What no check can set beforehand: an op computes something else with it."""
 
 
-@pytest.mark.parametrize("text", sorted(set(CONSTANTS) - MEANT))
+@each("text", sorted(set(CONSTANTS) - MEANT))
 def test_a_constant_that_an_earlier_call_has_set_already_fails(text):
     change, before = CONSTANTS[text], read()
 
@@ -178,8 +178,8 @@ GENERATORS = {
 }
 
 
-@pytest.mark.parametrize("owner", GENERATORS)
-@pytest.mark.parametrize("place", [0, 1], ids=["draws", "seeds"])
+@each("owner", GENERATORS)
+@each("place", [0, 1])
 def test_numbers_of_another_generator_fail(owner, place):
     result = result_of(leaving(GENERATORS[owner][place]))
 
@@ -221,7 +221,7 @@ def in_default_dtype(x):
 HONEST = [torch.sin, dropout, with_own_generator, with_fork, with_numpy_generator, in_default_dtype]
 
 
-@pytest.mark.parametrize("op", HONEST, ids=lambda op: op.__name__)
+@each("op", HONEST)
 def test_an_op_that_leaves_everything_passes(op):
     result = result_of(op)
 

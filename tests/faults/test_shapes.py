@@ -1,8 +1,8 @@
 """The check `shapes` fails what a line does not hold of (the corpus: false_lines.py), and passes what it does."""
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -13,7 +13,7 @@ from custom_autograd.schema.samples import Sample
 result_of = verdict("shapes", lambda make: [Sample(make(4, 3))])
 
 
-@pytest.mark.parametrize("op", TRUE_LINES, ids=lambda op: op.name)
+@each("op", TRUE_LINES)
 def test_line_that_holds_passes(op):
     (result,) = check(op.make(), op.samples, checks=["shapes"]).results
 

@@ -9,8 +9,8 @@ import sys
 import weakref
 from types import SimpleNamespace
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import Function, Variable
 from verdicts import verdict
@@ -187,7 +187,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("backward", "name"), FAULTS.values(), ids=FAULTS)
+@each(("backward", "name"), FAULTS.values())
 def test_a_backward_that_changes_what_it_reaches_fails(backward, name):
     result = result_of(op_with(backward))
 
@@ -207,11 +207,7 @@ def asks_for_the_end(grad, x):
     return 2 * grad * x
 
 
-@pytest.mark.parametrize(
-    ("backward", "name"),
-    [(asks_the_engine, "queue_callback"), (asks_for_the_end, "on_backward_end")],
-    ids=["queue_callback", "on_backward_end"],
-)
+@each(("backward", "name"), [(asks_the_engine, "queue_callback"), (asks_for_the_end, "on_backward_end")])
 def test_a_backward_that_asks_for_a_callback_fails(backward, name):
     result = result_of(op_with(backward))
 
@@ -256,7 +252,7 @@ def keeps_to_itself(grad, x):
 HONEST = [fills_a_memo, calls_a_cached_function, works_in_a_buffer, keeps_to_itself]
 
 
-@pytest.mark.parametrize("backward", HONEST, ids=lambda rule: rule.__name__)
+@each("backward", HONEST)
 def test_a_backward_that_only_computes_or_fills_a_cache_passes(backward):
     assert "passed" == result_of(op_with(backward)).status
 
@@ -289,7 +285,7 @@ def declare_with_torch(setup):
     return op
 
 
-@pytest.mark.parametrize("declare", [declare_here, declare_with_torch])
+@each("declare", [declare_here, declare_with_torch])
 def test_a_setup_context_may_keep_what_it_likes_on_ctx_and_nowhere_else(declare):
     honest, faulty = (result_of(declare(setup)) for setup in (saves_on_ctx, saves_and_appends))
 
@@ -433,7 +429,7 @@ MISSED = (
 )
 
 
-@pytest.mark.parametrize("rule", MISSED, ids=lambda rule: rule.__name__)
+@each("rule", MISSED)
 def test_a_side_effect_in_an_unusual_place_fails(rule):
     result = result_of(op_with(rule))
 

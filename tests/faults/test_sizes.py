@@ -1,8 +1,8 @@
 """The check `sizes` fails an op that is wrong for sizes that its samples do not have."""
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
@@ -64,7 +64,7 @@ def test_right_op_passes():
     assert "passed" == result_of(Scaled.apply).status
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each("fault", FAULTS)
 def test_wrong_size_fails(fault):
     result = result_of(fault.apply)
 

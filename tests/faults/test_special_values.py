@@ -20,10 +20,6 @@ def swallowing_nan(x):
     return torch.where(x > 0, x, torch.zeros_like(x))
 
 
-def swallowing_inf(x):
-    return torch.nan_to_num(torch.relu(x), nan=float("nan"))
-
-
 def spreading(x):
     return torch.relu(x) + 0 * x.sum()
 
@@ -35,18 +31,12 @@ def test_propagation_as_in_the_reference_passes():
 def test_swallowed_nan_fails():
     result = result_of(swallowing_nan)
 
-    assert "with nan in 'x', output 0 has 0 at [2], the reference has nan" == result.message
+    assert "numbers of 'x' with a nan: output 0[2] = 0, expected nan (ratio nan), by the reference" == result.message
     assert "a comparison or a clamp swallows it" == result.cause
-
-
-def test_swallowed_infinity_fails():
-    assert (
-        "with inf in 'x', output 0 has 3.40282e+38 at [2], the reference has inf" == result_of(swallowing_inf).message
-    )
 
 
 def test_nan_that_spreads_fails():
     result = result_of(spreading)
 
-    assert "with nan in 'x', output 0 has nan at [0], the reference has " in result.message
+    assert "numbers of 'x' with a nan: output 0[0] = nan, expected " in result.message
     assert "it spreads to elements that do not depend on it" == result.cause

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
@@ -68,7 +68,7 @@ def name_of(op):
     return getattr(op, "__name__", str(op))
 
 
-@pytest.mark.parametrize("op", [squared, Squared, torch.sin, torch.nn.functional.dropout], ids=name_of)
+@each("op", [squared, Squared, torch.sin, torch.nn.functional.dropout])
 def test_op_that_is_one_for_all_passes(op):
     assert ["passed"] * 5 == [result_of(op, seed=seed).status for seed in range(5)]
 
@@ -82,7 +82,7 @@ def test_call_that_goes_round_the_dispatcher_fails():
 
     assert "failed" == result.status
     assert (
-        "with a TorchDispatchMode the op 'faults_subclasses::squared' is seen 0 times in one call, expected once; "
+        "with a TorchDispatchMode: the op 'faults_subclasses::squared' is seen 0 times in one call, expected once; "
         "beside it, aten::mul.Tensor" == result.message.splitlines()[0]
     )
 
@@ -91,7 +91,7 @@ def test_op_that_takes_plain_tensors_for_granted_fails():
     result = result_of(plain_only)
 
     assert "failed" == result.status
-    assert "with a wrapper with __torch_dispatch__ the op raises " in result.message
+    assert "with a wrapper with __torch_dispatch__: the op raises " in result.message
 
 
 def test_other_values_for_a_subclass_fail():
@@ -99,4 +99,4 @@ def test_other_values_for_a_subclass_fail():
 
     assert "failed" == result.status
     assert "with a wrapper with __torch_dispatch__: output 0[0, 0] = " in result.message
-    assert "(ratio 2) without" in result.message
+    assert "(ratio 2), by a plain call" in result.message

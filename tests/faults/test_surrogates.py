@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import CheckError, Sample, check, custom_op
@@ -61,7 +62,7 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize(("op", "samples"), HONEST.values(), ids=HONEST)
+@each(("op", "samples"), HONEST.values())
 def test_a_gradient_that_is_not_the_derivative_on_purpose_passes(op, samples):
     report = check(op, samples, checks=COMPARISONS)
 
@@ -201,7 +202,52 @@ def test_a_function_of_others_is_declared_in_the_check():
     assert not undeclared.ok
 
 
-@pytest.mark.parametrize("reason", ["", True])
+@each("reason", ["", True])
 def test_a_check_wants_the_reason(reason):
     with pytest.raises(CheckError, match="surrogate= takes the reason"):
         check(Reversal, samples, surrogate=reason)
+
+
+class Drawn(torch.autograd.Function):
+    """A step whose gradient is a random share of the incoming one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.rand_like(grad)
+
+
+def test_a_gradient_that_is_drawn_on_purpose_passes_and_values_are_verified():
+    checks = ["determinism", "process_state", "layouts", "cotangents", "reuse", "low_precision"]
+    report = check(Drawn, samples, checks=checks, surrogate="drawn")
+    results = {result.check: (result.status, result.message) for result in report.results}
+
+    assert report.ok, str(report)
+    assert "passed" == results["layouts"][0]
+    assert ("skipped", "its gradient draws random numbers on purpose") == results["reuse"]
+
+
+def test_the_same_gradient_undeclared_is_not_deterministic():
+    assert {"failed"} == {result.status for result in found(Drawn, ["determinism", "process_state"]).values()}
+
+
+class FirstTime(torch.autograd.Function):
+    """When the first element above 0 comes, a whole number in float64."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = x.shape
+        return (x > 0).to(x.dtype).argmax(0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -grad.expand(ctx.size)
+
+
+def test_a_value_that_jumps_is_not_taken_for_one_of_low_precision():
+    jumping = [Sample(torch.tensor([[-1.0, 1e-9], [1e-9, 1.0]], dtype=torch.float64, requires_grad=True))]
+
+    assert check(FirstTime, jumping, checks=["gradcheck"], surrogate="each time earlier").ok

@@ -1,8 +1,8 @@
 """The check `symbolic` fails a fake kernel that knows the sizes of the sample only."""
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from verdicts import verdict
 
@@ -80,14 +80,14 @@ def name_of(op):
     return getattr(op, "__name__", str(op))
 
 
-@pytest.mark.parametrize("op", [HONEST, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default], ids=name_of)
+@each("op", [HONEST, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default])
 def test_fake_of_any_size_passes(op):
     sample = Sample(torch.ones(4, 3), torch.ones(3, 2)) if op is torch.ops.aten.mm.default else None
 
     assert "passed" == result_of(op, sample).status
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@each("name", FAULTS)
 def test_fake_that_fixes_a_size_fails(name):
     result = result_of(OPS[name])
 
@@ -122,7 +122,7 @@ def test_plain_function_is_skipped_with_the_reason():
     assert "only an op of the dispatcher" in result.message
 
 
-@pytest.mark.parametrize("op", [padded, padded_to_a_multiple], ids=lambda op: op._record.name)
+@each("op", [padded, padded_to_a_multiple])
 def test_reference_that_pads_passes(op):
     assert "passed" == result_of(op, Sample(torch.ones(3, 4), 5)).status
 

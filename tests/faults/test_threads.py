@@ -9,7 +9,7 @@ from torch.autograd import Function
 from verdicts import verdict
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.checks import threads
+from custom_autograd.verification.calls import ways
 from slow_cases import slow_but_every
 
 result_of = verdict("threads", lambda make: [Sample(make(4, 3))])
@@ -88,7 +88,7 @@ def test_shared_workspace_fails():
     result = result_of(SharesWorkspace)
 
     assert "failed" == result.status
-    assert result.message.startswith("8 threads at once: ")
+    assert result.message.startswith("in 8 threads at once: output 0[")
     assert "state that all threads share" in result.cause
 
 
@@ -96,14 +96,14 @@ def test_call_that_raises_while_another_is_at_work_fails():
     result = result_of(RefusesWhileBusy)
 
     assert "failed" == result.status
-    assert "8 threads at once: one raises RuntimeError: another call is at work" == result.message
+    assert "in 8 threads at once: the op raises RuntimeError: another call is at work" == result.message
 
 
 def test_backward_that_reads_what_its_own_thread_left_fails():
     result = result_of(ReadsThreadLocal)
 
     assert "failed" == result.status
-    assert result.message.startswith("a backward in another thread than its forward raises AttributeError: ")
+    assert result.message.startswith("with its backward in another thread: the op raises AttributeError: ")
 
 
 def test_random_op_is_skipped():
@@ -114,13 +114,13 @@ def test_random_op_is_skipped():
 
 
 def test_calls_that_wait_for_each_other_for_ever_fail(monkeypatch):
-    monkeypatch.setattr(threads, "LIMIT", 0.2)
+    monkeypatch.setattr(ways, "LIMIT", 0.2)
 
     result = result_of(WaitsForAnother)
     WaitsForAnother.never.set()  # the threads end
 
     assert "failed" == result.status
-    assert "8 threads at once: not all have ended after 0.2 s" == result.message
+    assert "in 8 threads at once: not all have ended after 0.2 s" == result.message
     assert "a lock that one call holds while it waits for another" == result.cause
 
 

@@ -39,11 +39,14 @@ def test_written_memory_passes_and_the_mode_is_as_before():
 def test_unwritten_tail_fails():
     result = result_of(without_tail)
 
-    assert "output 0: 3 of 7 elements are never written, the first at [4]" in result.message
+    assert (
+        "with memory filled with nan: output 0: 3 of 7 elements are never written, the first at [4]" in result.message
+    )
     assert "a tail, a branch or a boundary is left out, and torch.empty does not fill" == result.cause
 
 
 def test_unwritten_element_of_a_gradient_fails():
     assert (
-        "gradient of 'x': 1 of 7 elements are never written, the first at [6]" == result_of(GradientWithoutTail).message
+        "with memory filled with nan: gradient of 'x': 1 of 7 elements are never written, the first at [6]"
+        == result_of(GradientWithoutTail).message
     )

@@ -1,7 +1,7 @@
 """The check `vmap` fails a batching rule that differs from a loop, and skips an op without one."""
 
-import pytest
 import torch
+from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
@@ -195,7 +195,7 @@ class FourAtMost(Product):
         return torch.cat([out[:4], torch.zeros_like(out[4:])]), 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("op", "text"),
     [
         (Middle, "batched over 'x', 'w' at dimension 1: "),
@@ -236,7 +236,7 @@ class FirstOrLast(Squared):
         return Squared.apply(x.movedim(in_dims[0], dim)), dim if x.shape[-1] == info.batch_size else 0
 
 
-@pytest.mark.parametrize(("op", "status"), [(Squared, "passed"), (FirstOrLast, "failed")])
+@each(("op", "status"), [(Squared, "passed"), (FirstOrLast, "failed")])
 def test_the_middle_dimension_of_one_input_is_looked_at(op, status):
     result = result_of(op, lambda make: [Sample(make(3, 2))])
 
@@ -270,7 +270,7 @@ def _(info, in_dims, x, scale):
     return scaled(x, scale), in_dims[0]
 
 
-@pytest.mark.parametrize("given", [(), (1.0,)], ids=["default", "given"])
+@each("given", [(), (1.0,)])
 def test_a_scalar_that_a_rule_forgets_is_noticed(given):
     found = [result_of(op, lambda make: [Sample(make(4), *given)]) for op in (forgets_scale, scaled)]
 
@@ -286,3 +286,17 @@ def refuses_small(x, scale=1.0):
 
 def test_a_scalar_that_the_op_refuses_is_left_out():
     assert "passed" == result_of(refuses_small, lambda make: [Sample(make(4), 1.0)]).status
+
+
+@custom_op("faults_vmap::of_one_layout")
+def of_one_layout(x: torch.Tensor) -> torch.Tensor:
+    if not x.is_contiguous():
+        raise ValueError("'x' must be contiguous")
+    return x * 2
+
+
+def test_an_op_that_refuses_the_slices_of_a_batch_passes_where_it_takes_them():
+    result = result_of(of_one_layout, [Sample(torch.randn(3, 4))])
+
+    assert ("passed", "") == (result.status, result.cause)
+    assert "the op refuses a slice (ValueError: 'x' must be contiguous)" in result.message

@@ -5,7 +5,7 @@ import signal
 from expecttest import assert_expected_inline
 
 from custom_autograd.kernels.compilers import end_of
-from custom_autograd.verification.isolation.crashes import CHECKS, Crash, Progress, frames_of
+from custom_autograd.verification.processes.running import CHECKS, Crash, Progress, frames_of
 
 PLACE = Progress("symbolic", "C02", "metadata", "sample 0: (float32[4])")
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from custom_autograd.verification.isolation.forking import is_sound, run_forked
+from custom_autograd.verification.processes.process import is_sound, run_forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -92,7 +92,7 @@ def test_parallel_work_of_the_parent_does_not_stop_that_of_the_child():
 import sys, torch
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_forking import compute
-from custom_autograd.verification.isolation.forking import run_forked
+from custom_autograd.verification.processes.process import run_forked
 torch.set_num_threads(2)
 compute(print)
 print(run_forked(compute, print).exit_code)

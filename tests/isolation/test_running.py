@@ -10,8 +10,9 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import Sample, check, custom_op
-from custom_autograd.verification.isolation import running
-from custom_autograd.verification.isolation.forking import CannotForkError
+from custom_autograd.verification.checks import explore
+from custom_autograd.verification.processes import running
+from custom_autograd.verification.processes.process import CannotForkError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
 
@@ -41,6 +42,30 @@ def _(x):
     return torch.empty_like(x)
 
 
+@custom_op("isolation::crashes_on_eight_rows", reference=True)
+def crashes_on_eight_rows(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@crashes_on_eight_rows.register_kernel("cpu", name="blocks")
+def _(x):
+    if x.shape[0] == 8:
+        ctypes.string_at(0)
+    return x * (3 if x.shape[0] > 200 else 2)
+
+
+@custom_op("isolation::crashes_on_other_rows", reference=True)
+def crashes_on_other_rows(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@crashes_on_other_rows.register_kernel("cpu", name="blocks")
+def _(x):
+    if x.shape[0] > 3:
+        ctypes.string_at(0)
+    return x * 2
+
+
 def samples():
     return [Sample(torch.ones(3)).named("three"), Sample(torch.ones(7)).named("seven")]
 
@@ -62,6 +87,28 @@ def test_the_call_of_a_size_that_no_sample_has_is_named():
 
     assert "error" == crash.status
     assert "last call: Sample(float32[6, 9])" in crash.message
+
+
+def test_the_draws_after_one_that_ends_the_process_are_run_and_so_are_the_checks_that_follow(monkeypatch):
+    monkeypatch.setattr(explore, "SECONDS", 20.0)
+    report = check(crashes_on_eight_rows, samples()[:1], checks=["reference", "explore", "gradcheck"])
+
+    before, crash, wrong, after = report.results
+    assert ["reference", "explore", "explore", "gradcheck"] == [row.check for row in report.results]
+    assert ("passed", "error", "failed", "passed") == (before.status, crash.status, wrong.status, after.status)
+    assert "size 3 -> 8: the process was ended by SIGSEGV, a segmentation fault; the rest was run" in crash.message
+    assert "last call: Sample(float32[8])" in crash.message
+    assert "Explore(case=('size 3 -> 8',))" in crash.script
+    assert "size 3 -> 256: output 0[" in wrong.message
+
+
+def test_draws_that_end_their_process_are_left_out_after_the_third(monkeypatch):
+    monkeypatch.setattr(explore, "SECONDS", 20.0)
+    *crashes, after = check(crashes_on_other_rows, samples()[:1], checks=["explore", "gradcheck"]).results
+
+    ends = [crash.message.partition("; ")[2].partition("\n")[0] for crash in crashes]
+    assert ["the rest was run without it"] * 2 + ["further draws were left out"] == ends
+    assert ("gradcheck", "passed") == (after.check, after.status)
 
 
 def test_what_a_forked_check_changes_stays_there():

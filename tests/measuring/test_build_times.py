@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tables import each
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "kernel-sources.md").read_text()
 RECORDED = json.loads((ROOT / "benchmarks" / "results" / "build-times.json").read_text())
 
 
-@pytest.mark.parametrize("name", RECORDED["seconds"])
+@each("name", RECORDED["seconds"])
 def test_the_page_shows_recorded_times(name):
     seconds = RECORDED["seconds"][name]
     calls = [RECORDED["calls"][f"{name} | out {kind}"]["minimum"] for kind in ("given", "made")]
@@ -21,7 +22,7 @@ def test_the_page_shows_recorded_times(name):
     assert f"| {name} | {figures} |" in PAGE
 
 
-@pytest.mark.parametrize("name", RECORDED["refusals"])
+@each("name", RECORDED["refusals"])
 def test_the_page_shows_what_was_refused(name):
     found = RECORDED["refusals"][name]
     refused = " | ".join(found[kind] for kind in ("fake", "lazily negated", "requires grad", "wrong dtype"))

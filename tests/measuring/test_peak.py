@@ -2,8 +2,8 @@
 
 import itertools
 
-import pytest
 import torch
+from tables import each
 
 from custom_autograd.benchmarking import memory
 
@@ -24,6 +24,6 @@ def test_a_product_ends_when_the_device_is_done():
     assert 1 + memory.ROUNDS == len(done)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, torch.float64), (torch.int64, torch.float32)], ids=str)
+@each(("dtype", "expected"), [(torch.float64, torch.float64), (torch.int64, torch.float32)])
 def test_dtypes_that_are_not_multiplied_are_compared_with_float32(dtype, expected):
     assert expected == memory.measure_peak("cpu", dtype).dtype

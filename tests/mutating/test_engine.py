@@ -6,7 +6,8 @@ from torch import Tensor
 
 from custom_autograd import CheckError, Sample, custom_op
 from custom_autograd.verification.check import select_checks
-from custom_autograd.verification.mutation.engine import Verdict, by_checks, mutate, require_passing
+from custom_autograd.verification.mutation.engine import MutantVerdict as Verdict
+from custom_autograd.verification.mutation.engine import by_checks, mutate, require_passing
 
 
 @custom_op("mutate_engine::identity", reference=True)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from mutating.mutated_ops import Inherited, Square, library, scale, sum_rows
+from tables import each
 
 from custom_autograd import KernelError
 from custom_autograd.verification.mutation.operators import OPERATORS, mutants_of
@@ -36,7 +37,7 @@ WRONG = {
 RIGHT = [2.0, -8.0, 18.0]
 
 
-@pytest.mark.parametrize(("label", "expected"), WRONG.items(), ids=WRONG)
+@each(("label", "expected"), WRONG.items())
 def test_operator_returns_the_wrong_numbers(label, expected):
     mutant = mutant_of(Square, "backward", label)
     with mutant.point.exchange(mutant.function()):
@@ -45,7 +46,7 @@ def test_operator_returns_the_wrong_numbers(label, expected):
     assert pytest.approx(expected) == found
 
 
-@pytest.mark.parametrize("label", WRONG)
+@each("label", WRONG)
 def test_the_right_function_is_put_back(label):
     mutant = mutant_of(Square, "backward", label)
     with mutant.point.exchange(mutant.function()):
@@ -190,7 +191,7 @@ def test_plain_callable_has_no_sites():
     assert points_of(torch.sin) == ()
 
 
-@pytest.mark.parametrize("name", ["mutated::scale", "mutated::library", "Square"])
+@each("name", ["mutated::scale", "mutated::library", "Square"])
 def test_sites_are_found_by_the_name_of_the_op(name):
     assert {point.op for point in find_points(name)} == {name}
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.verification.report import Report, Result
-from custom_autograd.verification.report.headline import format_counts, format_warnings
+from custom_autograd.verification.report.results import format_counts, format_warnings
 
 PASSED = Result("ns::f", "schema", "sample 0", "passed")
 SKIPPED = Result("ns::f", "vmap", "sample 0", "skipped", "no batching rule")

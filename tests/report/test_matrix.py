@@ -1,7 +1,7 @@
 """The op x check matrix: which columns stand where, and what each cell says."""
 
 from custom_autograd.verification.report import Result
-from custom_autograd.verification.report.matrix import make_matrix
+from custom_autograd.verification.report.html import make_matrix
 
 
 def result(op, check, status="passed", *, group="", accepted=""):

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 from expecttest import assert_expected_inline
+from tables import each
 
 from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.report import Report, Result
-from custom_autograd.verification.report.merging import Part, merge
-from custom_autograd.verification.report.runs import Run, Shard
+from custom_autograd.verification.report.report import Part, merge
+from custom_autograd.verification.report.results import Run, Shard
 
 OPS = tuple(f"ns::{letter}" for letter in "dacbfe")
 RUN = Run(("my_ops",), OPS, ("fake", "gradcheck"), "cpu", None, 0, "2.13.0", "0.1")
@@ -40,7 +41,7 @@ def message(*parts):
 # ------------------------------------------------------------------------------------------------------- shards
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 50])
+@each("count", [1, 2, 3, 7, 50])
 def test_each_op_is_in_exactly_one_shard(count):
     holders = {op: [number for number in range(1, count + 1) if Shard(number, count).holds(op)] for op in OPS}
 
@@ -54,7 +55,7 @@ def test_the_shard_of_an_op_stays_the_same():
     assert [14, 11, 13, 13] == [next(n for n in range(1, 17) if Shard(n, 16).holds(name)) for name in names]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@each("count", [1, 2, 3, 7])
 def test_all_shards_in_any_order_are_the_whole_report(count):
     assert WHOLE == merge(shards(count)) == merge(shards(count)[::-1])
 
@@ -122,7 +123,7 @@ def test_a_whole_run_that_was_stopped_is_not_complete():
     assert "report.json: Ctrl-C stopped this run before its end" in message(Part("report.json", stopped))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words", "expected", "found"),
     [
         ({"targets": ("others",)}, "targets", "('my_ops',)", "('others',)"),
@@ -133,7 +134,6 @@ def test_a_whole_run_that_was_stopped_is_not_complete():
         ({"torch": "2.14.0"}, "versions of torch", "'2.13.0'", "'2.14.0'"),
         ({"custom_autograd": "0.2"}, "versions of custom_autograd", "'0.1'", "'0.2'"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_shard_of_a_run_with_other_conditions_is_refused(changes, words, expected, found):
     assert message(shard(1, 2), shard(2, 2, **changes)).splitlines() == [

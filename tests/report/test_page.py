@@ -210,6 +210,35 @@ def test_dark_and_light_differ_and_both_are_readable(page):
     assert grounds[1] < [0.2, 0.2, 0.2]
 
 
+JUPYTER = """\
+<!doctype html><meta charset="utf-8">
+<style>
+.jp-RenderedHTMLCommon table { color: #ff0000; }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: #ff0000; }
+</style>
+<body data-jp-theme-light="THEME"><div class="jp-RenderedHTMLCommon">
+"""
+"""What a notebook has around an output: a theme, and colors for tables."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_fragment_follows_the_theme_of_the_notebook(chromium, tmp_path, theme, scheme):
+    """Whatever the system prefers, and whatever colors the notebook gives to tables."""
+    file = tmp_path / "notebook.html"
+    file.write_text(JUPYTER.replace("THEME", "true" if theme == "light" else "false") + REPORT._repr_html_())
+    prefer(chromium, scheme)
+    open_page(chromium, file.as_uri())
+    fragment = find(chromium, ".custom-autograd")
+
+    assert contrast(fragment) > 7
+    assert (theme == "light") == (colour(fragment, "background-color") > [0.5, 0.5, 0.5])
+    for table in find_all(chromium, "table"):
+        assert colour(table, "color") == colour(fragment, "color")
+    for row in find_all(chromium, "tbody tr"):
+        assert row.value_of_css_property("background-color") == "rgba(0, 0, 0, 0)"
+
+
 def test_print_is_light_and_shows_the_scripts(page):
     feature = {"name": "prefers-color-scheme", "value": "dark"}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [feature]})

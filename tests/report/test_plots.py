@@ -2,9 +2,9 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from custom_autograd.verification.report import Result
 from custom_autograd.verification.report.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, make_plots
@@ -57,11 +57,7 @@ def test_dtypes_stand_by_precision_and_sizes_by_number():
     assert ["7", "4099"] == [tick.label for tick in sizes.x_ticks]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "height"),
-    [(0.0, "exact", HEIGHT - BOTTOM), (math.inf, "off", TOP), (math.nan, "off", TOP)],
-    ids=str,
-)
+@each(("error", "kind", "height"), [(0.0, "exact", HEIGHT - BOTTOM), (math.inf, "off", TOP), (math.nan, "off", TOP)])
 def test_what_a_logarithm_cannot_show_stands_at_an_end_of_the_axis(error, kind, height):
     (plot,) = make_plots([measured(**{"error, float32": error})])
 

@@ -4,7 +4,7 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.verification.checks import CHECKS
 from custom_autograd.verification.report import Report, Result
-from custom_autograd.verification.report.repeats import fold_findings, fold_lines
+from custom_autograd.verification.report.text import fold_findings, fold_lines
 
 LINES = [
     "size 3 -> 1: output 0[3, 0] = 0.27, expected 0.28 (ratio 0.98), by the reference",

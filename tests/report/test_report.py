@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 from expecttest import assert_expected_inline
+from tables import each
 
 from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.report import Report, Result
@@ -47,7 +48,7 @@ def test_report_without_findings_is_ok():
     assert Report((PASSED, SKIPPED)).ok
 
 
-@pytest.mark.parametrize("result", [FAILED, ERROR], ids=lambda result: result.status)
+@each("result", [FAILED, ERROR])
 def test_failure_and_error_are_not_ok_and_raise(result):
     with pytest.raises(CheckError, match=result.message.splitlines()[0].replace("(", r"\(").replace(")", r"\)")):
         Report((PASSED, result)).raise_for_failures()
@@ -284,7 +285,7 @@ def test_html_is_one_page_with_everything_escaped():
     assert 1 == page.count("<script>")
     assert "http" not in page
     assert "src=" not in page
-    assert "prefers-color-scheme: dark" in page
+    assert "color-scheme: light dark" in page
 
 
 def test_html_of_nothing_is_a_page():

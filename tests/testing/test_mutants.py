@@ -1,6 +1,10 @@
-"""The corpus is what it says: every mutant can be made and called, names its check, and is made of honest ops."""
+"""The corpus is what it says: its table is whole, and its honest ops run and pass.
+
+That a mutant is wrong, and where, is what test_mutants_are_caught.py shows.
+"""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,17 +14,10 @@ import torch
 
 from corpus import CORRECT, MUTANTS
 from custom_autograd.schema.samples import Sample, TensorFactory
-from custom_autograd.verification.check import check
+from custom_autograd.verification.check import all_checks, check
 from custom_autograd.verification.harness.targets import call_on, target_of
 from slow_cases import nightly_but
 
-CHECKS = """
-    schema reference kernels determinism special_values uninitialised bounds layouts sizes cotangents contract
-    directional gradcheck linearity reference_gradients adjoint second_order complex reuse low_precision
-    non_differentiable forward_mode fake symbolic vmap nesting opcheck compile recompilation export
-    compiled_autograd compiled_transforms cache saved needs leaks saved_hooks autocast threads profiler subclasses
-    errors parity shared_inputs process_state side_effects shapes
-"""
 FAMILIES = """
     sign; factor; missing term; transposed; missing reduction; wrong axis; wrong broadcast; off by one; tail;
     ignores eps; ignores a needed subset; wrong conj; second order only; one output only; only for one layout;
@@ -40,50 +37,26 @@ def samples_of(op, seed=0):
     return [sample for sample in op.samples(TensorFactory(seed=seed)) if sample.error is None]
 
 
-def values_of(op, sample):
-    copies = sample.map(lambda tensor: tensor.detach().clone())
-    return call_on(target_of(op.make()).call, copies)
-
-
-def runs(op, sample):
-    """Whether it returns tensors, or writes to one."""
-    target = target_of(op.make())
-    return target.is_mutating or bool(values_of(op, sample))
-
-
-def test_there_are_enough_mutants():
-    assert len(MUTANTS) >= 120
-    assert len({mutant.family for mutant in MUTANTS}) >= 30
-
-
-def test_names_are_unique():
+def test_the_table_is_whole():
+    """Names are unique, no family is missing, and every mutant names a check and says what is wrong."""
     names = [op.name for op in (*MUTANTS, *CORRECT)]
+    wanted, checks = {family.strip() for family in FAMILIES.split(";")}, {check.name for check in all_checks()}
 
     assert len(set(names)) == len(names)
-
-
-def test_no_family_of_the_corpus_is_missing():
-    wanted = {family.strip() for family in FAMILIES.split(";")}
-
     assert set() == wanted - {mutant.family for mutant in MUTANTS}
+    assert set() == {mutant.check for mutant in MUTANTS} - checks
+    assert [] == [mutant.name for mutant in MUTANTS if not re.fullmatch(r"[A-Z].*\.", mutant.purpose)]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_names_a_check_and_says_what_is_wrong(mutant):
-    assert mutant.check in CHECKS.split()
-    assert mutant.purpose.endswith(".")
-    assert mutant.purpose[0].isupper()
+def test_an_honest_op_runs_on_its_samples():
+    for op in CORRECT:
+        target = target_of(op.make())
+        assert samples_of(op), op.name
+        assert all(call_on(target.call, copied(sample)) or target.is_mutating for sample in samples_of(op)), op.name
 
 
-RUNNING = [op for op in (*MUTANTS, *CORRECT) if op.name != "shapes_dtype"]  # whose calls say what is wrong with it
-
-
-@pytest.mark.parametrize("op", RUNNING, ids=lambda op: op.name)
-def test_an_op_runs_on_its_samples(op):
-    samples = [sample for sample in samples_of(op) if op.name != "size_empty" or sample.tensors()[0].numel()]
-
-    assert samples
-    assert all(runs(op, sample) for sample in samples)
+def copied(sample):
+    return sample.map(lambda tensor: tensor.detach().clone())
 
 
 @pytest.mark.parametrize("op", [MUTANTS[0], CORRECT[0]], ids=lambda op: op.name)
@@ -91,9 +64,7 @@ def test_an_op_is_made_once(op):
     assert op.make() is op.make()
 
 
-@pytest.mark.parametrize(
-    "op", [*CORRECT[:1], *nightly_but(CORRECT[::5].__contains__, CORRECT[1:])], ids=lambda op: op.name
-)
+@pytest.mark.parametrize("op", nightly_but(CORRECT[::5].__contains__, CORRECT), ids=lambda op: op.name)
 def test_no_check_fails_an_honest_op(op, fresh_compiler):
     report = check(op.make(), op.samples)
 
@@ -115,53 +86,9 @@ def run_python(program):
     return finished.stdout
 
 
-def differs(name, sample, *, base):
-    """Whether a mutant and the op it is made of give different numbers."""
-    found, expected = (call_on(target_of(by_name(op).make()).call, sample) for op in (name, base))
-    return any(not torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-
-
 def by_name(name):
     (op,) = (row for row in (*MUTANTS, *CORRECT) if row.name == name)
     return op
-
-
-WRONG_VALUES = {
-    "value_rare_branch": (Sample(torch.full((3,), 9.0)), "cube"),
-    "value_overflow": (Sample(torch.tensor([1000.0, 0.0])), "softmax"),
-    "value_index": (Sample(torch.randn(4, 3), torch.tensor([3])), "pick"),
-    "size_past_block": (Sample(torch.ones(257)), "cube"),
-    "size_past_block_copied": (Sample(torch.arange(300.0), torch.ones(300)), "scaled_square"),
-    "size_vector_tail": (Sample(torch.full((5,), 2.0)), "cube"),
-    "size_one": (Sample(torch.full((2, 1), 3.0)), "softmax"),
-    "special_nan_swallowed": (Sample(torch.tensor([torch.nan])), "cube"),
-    "special_inf_clipped": (Sample(torch.tensor([1e4]), torch.ones(1)), "growth"),
-    "special_nan_ignored": (Sample(torch.tensor([[1.0, torch.nan]])), "peak"),
-    "special_inf_in_sum": (Sample(torch.tensor([[1.0, torch.inf]]), torch.ones(2)), "rms"),
-    "layout_strides": (Sample(torch.arange(6.0).reshape(2, 3).mT), "cube"),
-    "layout_offset": (Sample(torch.arange(6.0)[2:]), "cube"),
-    "layout_offset_of_weight": (Sample(torch.ones(2, 3), torch.arange(6.0)[3:]), "scaled_square"),
-    "layout_misaligned": (Sample(torch.arange(9.0)[1:]), "cube"),
-    "layout_expanded": (Sample(torch.ones(1, 3).expand(4, 3)), "cube"),
-    "layout_channels_last": (
-        Sample(torch.randn(2, 3, 2, 2).to(memory_format=torch.channels_last), torch.ones(3)),
-        "channels",
-    ),
-    "layout_conj": (Sample(torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 1j])), "complex_product"),
-    "dtype_only_bfloat16": (Sample(torch.ones(2).bfloat16(), torch.ones(2).bfloat16(), 1.7), "scaled_square"),
-    "dtype_accumulates_forward": (
-        Sample(torch.ones(2, 4096, dtype=torch.bfloat16), torch.ones(4096).bfloat16()),
-        "rms",
-    ),
-    "dtype_float16_overflow": (Sample(torch.full((2, 4096), 6.0).half(), torch.ones(4096).half()), "rms"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_VALUES)
-def test_a_mutant_that_its_samples_may_not_show_is_wrong_where_it_says(name):
-    sample, base = WRONG_VALUES[name]
-
-    assert differs(name, sample, base=base)
 
 
 @pytest.mark.parametrize(

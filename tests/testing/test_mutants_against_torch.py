@@ -1,4 +1,6 @@
-"""What torch.autograd.gradcheck or torch.library.opcheck rejects, `check` rejects: every fault and every honest op.
+"""torch.autograd.gradcheck and torch.library.opcheck reject no honest op.
+
+Every other op of the corpus is rejected by the check that it names (test_mutants_are_caught.py).
 
 Both of torch's tools get every sample: gradcheck in float64 at its own tolerances, opcheck as the sample is. A crash of
 theirs, which is any other exception than their own, says nothing.
@@ -11,19 +13,14 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.testing._internal.optests.generate_tests import OpCheckError  # the class has no public name
 
-from corpus import CORRECT, MUTANTS
+from corpus import CORRECT
 from custom_autograd.schema.samples import TensorFactory
-from custom_autograd.verification.check import all_checks, case_of
-from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.differentiable import function_of
 from custom_autograd.verification.harness.targets import target_of
 from slow_cases import slow_but_every
 
 LARGEST = 200
 """Inputs of a full Jacobian; above, one random projection stands for it."""
-
-FIRST = ("gradcheck", "contract", "opcheck", "fake", "schema", "directional")
-"""The checks that find most of it, and run first: any finding of any check will do."""
 
 
 def samples_of(op):
@@ -70,14 +67,6 @@ def rejections(op):
     return found
 
 
-def is_rejected(op):
-    checks = sorted(all_checks(), key=lambda check: check.name not in FIRST)
-    case = case_of(op.make(), op.samples)
-    return any(not runner.run([case], [check], is_explained=False).ok for check in checks)
-
-
-@pytest.mark.parametrize("op", slow_but_every(12, [*MUTANTS, *CORRECT]), ids=lambda op: op.name)
-def test_what_torch_rejects_is_rejected(op, fresh_compiler):
-    rejected_by = rejections(op)
-
-    assert not rejected_by or is_rejected(op), f"{rejected_by} reject it"
+@pytest.mark.parametrize("op", slow_but_every(6, CORRECT), ids=lambda op: op.name)
+def test_torch_rejects_no_honest_op(op, fresh_compiler):
+    assert [] == rejections(op)

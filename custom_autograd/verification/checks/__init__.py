@@ -9,17 +9,16 @@ from custom_autograd.verification.checks.compiled_autograd import CompiledAutogr
 from custom_autograd.verification.checks.compiled_transforms import CompiledTransforms
 from custom_autograd.verification.checks.complex import Complex
 from custom_autograd.verification.checks.contract import Contract
-from custom_autograd.verification.checks.cotangents import Cotangents
 from custom_autograd.verification.checks.determinism import Determinism
 from custom_autograd.verification.checks.directional import Directional
 from custom_autograd.verification.checks.errors import Errors
+from custom_autograd.verification.checks.explore import Explore
 from custom_autograd.verification.checks.export import Export
 from custom_autograd.verification.checks.fake import Fake
 from custom_autograd.verification.checks.forward_mode import ForwardMode
 from custom_autograd.verification.checks.forward_over_reverse import ForwardOverReverse
 from custom_autograd.verification.checks.gradcheck import Gradcheck
 from custom_autograd.verification.checks.kernels import Kernels
-from custom_autograd.verification.checks.layouts import Layouts
 from custom_autograd.verification.checks.leaks import Leaks
 from custom_autograd.verification.checks.linearity import Linearity
 from custom_autograd.verification.checks.low_precision import LowPrecision
@@ -31,25 +30,25 @@ from custom_autograd.verification.checks.parity import Parity
 from custom_autograd.verification.checks.process_state import ProcessState
 from custom_autograd.verification.checks.profiler import Profiler
 from custom_autograd.verification.checks.recompilation import Recompilation
-from custom_autograd.verification.checks.reference import Reference
-from custom_autograd.verification.checks.reference_gradients import ReferenceGradients
-from custom_autograd.verification.checks.reuse import Reuse
+from custom_autograd.verification.checks.rows import (
+    Cotangents,
+    Layouts,
+    Reference,
+    ReferenceGradients,
+    SharedInputs,
+    Sizes,
+    SpecialValues,
+)
 from custom_autograd.verification.checks.saved import Saved
-from custom_autograd.verification.checks.saved_hooks import SavedHooks
 from custom_autograd.verification.checks.schema import SchemaCheck
 from custom_autograd.verification.checks.second_order import SecondOrder
 from custom_autograd.verification.checks.shapes import Shapes
 from custom_autograd.verification.checks.sharding import Sharding
-from custom_autograd.verification.checks.shared_inputs import SharedInputs
 from custom_autograd.verification.checks.side_effects import SideEffects
-from custom_autograd.verification.checks.sizes import SizesCheck
-from custom_autograd.verification.checks.special_values import SpecialValues
 from custom_autograd.verification.checks.streams import Streams
-from custom_autograd.verification.checks.subclasses import Subclasses
 from custom_autograd.verification.checks.symbolic import Symbolic
-from custom_autograd.verification.checks.threads import Threads
-from custom_autograd.verification.checks.uninitialised import Uninitialised
 from custom_autograd.verification.checks.vmap import Vmap
+from custom_autograd.verification.checks.ways import Reuse, SavedHooks, Subclasses, Threads, Uninitialised
 from custom_autograd.verification.harness.base import Check
 
 __all__ = ["CHECKS"]
@@ -69,10 +68,11 @@ CHECKS: tuple[Check, ...] = (
     Bounds(),
     SharedInputs(),
     Layouts(),
-    SizesCheck(),
+    Sizes(),
     Fake(),
     NonDifferentiable(),
     Directional(),
+    Explore(),
     Symbolic(),
     Cache(),
     SideEffects(),

@@ -20,12 +20,12 @@ from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     function_of,
     push_forward,
+    require_tangents,
     signed_like,
     vector_jacobian,
+    with_reference_gradients,
 )
-from custom_autograd.verification.harness.numerical import inner
-from custom_autograd.verification.harness.precision import FLOAT64, precision_of
-from custom_autograd.verification.harness.surrogates import require_tangents, with_reference_gradients
+from custom_autograd.verification.harness.numerical import FLOAT64, inner, precision_of
 from custom_autograd.verification.harness.sweeps import subsets
 from custom_autograd.verification.harness.targets import Target
 

@@ -30,8 +30,7 @@ from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.passes import why_not_own_op
-from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
 LOW = torch.bfloat16

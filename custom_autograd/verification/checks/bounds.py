@@ -13,9 +13,8 @@ from custom_autograd.torch_private.dispatch import DispatchMode
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.known_kernels import device_of_kernel, label_of_kernel
-from custom_autograd.verification.harness.records import unless_replaced
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.records import output_names, unless_replaced
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 GUARD = 64  # elements on each side

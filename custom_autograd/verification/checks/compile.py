@@ -17,7 +17,8 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.compilation import (
+from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.passes import (
     BACKEND,
     eager_results,
     find_change,
@@ -26,7 +27,6 @@ from custom_autograd.verification.harness.compilation import (
     require_no_generator,
     run,
 )
-from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 

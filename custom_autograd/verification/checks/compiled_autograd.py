@@ -14,8 +14,8 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.compilation import eager_results, find_change, is_limit_of_torch, run
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.passes import eager_results, find_change, is_limit_of_torch, run
 from custom_autograd.verification.harness.targets import Target
 
 

@@ -20,16 +20,16 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.compilation import (
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.dispatching import takes_instances
+from custom_autograd.verification.harness.passes import (
     TensorCall,
     fresh,
     has_data_dependent_size,
     refusal_of,
     require_no_generator,
 )
-from custom_autograd.verification.harness.differentiable import can_have_gradient
-from custom_autograd.verification.harness.dispatching import takes_instances
-from custom_autograd.verification.harness.result_names import result_names
+from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.targets import Target
 
 Transformed = Callable[..., object]

@@ -18,10 +18,13 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
-from custom_autograd.verification.harness.differentiable import cotangents_like, function_of, vector_jacobian
-from custom_autograd.verification.harness.numerical import Estimate, along, inner
-from custom_autograd.verification.harness.precision import precision_of
-from custom_autograd.verification.harness.surrogates import with_derivatives
+from custom_autograd.verification.harness.differentiable import (
+    cotangents_like,
+    function_of,
+    vector_jacobian,
+    with_derivatives,
+)
+from custom_autograd.verification.harness.numerical import Estimate, along, inner, precision_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
 DIRECTIONS = 3

@@ -1,7 +1,7 @@
 """What a backward returns fits its inputs as it is, before the engine sums, casts or drops it in silence."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,15 @@ from custom_autograd.schema.samples import Sample, TensorLeaf
 from custom_autograd.torch_private import verification
 from custom_autograd.values.validation import validation
 from custom_autograd.verification.harness.agreement import to_double
-from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, first_line
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    first_line,
+    rule_behind,
+)
 from custom_autograd.verification.harness.causes import find_cause
 from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import (
@@ -20,7 +28,6 @@ from custom_autograd.verification.harness.differentiable import (
     differentiable_positions,
     gradients_of,
 )
-from custom_autograd.verification.harness.origins import rule_behind
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -29,7 +36,8 @@ class Contract(Check):
     """Gradients as the backward returns them; those of ops declared here are validated whenever a backward runs.
 
     A Function may return more Nones than there are arguments, as PyTorch documents, and gradients that the engine sums
-    to the shape of their input; a backward of `register_autograd` returns what fits.
+    to the shape of their input, or casts from the dtype of a result; a backward of `register_autograd` returns what
+    fits.
     """
 
     name = "contract"
@@ -105,8 +113,8 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
     is_of_library = isinstance(target.subject, verification.Definition)
     for returned in seen[:1]:
         yield _count(returned if is_of_library else _without_surplus(returned))
-        for leaf in sample.leaves():
-            yield from _judge_leaf(target, leaf, returned, may_broadcast=not is_of_library)
+        for leaf in () if target.is_composed else sample.leaves():  # its arguments need not be those of the node
+            yield from _judge_leaf(target, leaf, returned, () if is_of_library else outputs)
 
 
 def _refused(error: RuntimeError) -> Finding:
@@ -131,7 +139,7 @@ def _without_surplus(returned: verification.Returned) -> verification.Returned:
 
 
 def _judge_leaf(
-    target: Target, leaf: TensorLeaf, returned: verification.Returned, *, may_broadcast: bool
+    target: Target, leaf: TensorLeaf, returned: verification.Returned, outputs: Sequence[Tensor]
 ) -> Iterator[Finding]:
     names = [argument.name for argument in target.arguments]
     position = leaf.argument if isinstance(leaf.argument, int) else names.index(leaf.argument)
@@ -147,16 +155,15 @@ def _judge_leaf(
         text = f"the backward returns a gradient of '{target.name_of(leaf)}', which holds {leaf.tensor.dtype}"
         yield failed(f"{text}: the engine drops it", cause="integers and bools have no gradient: return None")
     elif leaf.tensor.requires_grad:
-        if may_broadcast and _is_summed(grad, leaf.tensor):
-            grad = grad.sum_to_size(leaf.tensor.shape)
-        yield _judge(target.name_of(leaf), leaf.tensor, grad)
+        yield _judge(target.name_of(leaf), leaf.tensor, _repaired(grad, leaf.tensor, outputs) if outputs else grad)
 
 
-def _is_summed(grad: Tensor, leaf: Tensor) -> bool:
-    """Return True if the engine sums a gradient to the shape of its input."""
+def _repaired(grad: Tensor, leaf: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """Return a gradient summed to the shape of its input, and cast from the dtype of a result, as the engine does."""
     with contextlib.suppress(RuntimeError):
-        return grad.layout == torch.strided and torch.broadcast_shapes(grad.shape, leaf.shape) == grad.shape
-    return False
+        if grad.layout == torch.strided and torch.broadcast_shapes(grad.shape, leaf.shape) == grad.shape:
+            grad = grad.sum_to_size(leaf.shape)
+    return grad.to(leaf.dtype) if any(grad.dtype == y.dtype for y in outputs) else grad
 
 
 def _judge(name: str, leaf: Tensor, grad: Tensor) -> Finding:

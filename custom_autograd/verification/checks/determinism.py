@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.random_state import RandomState
+from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import copies, function_of, signed_like, vector_jacobian
-from custom_autograd.verification.harness.result_names import result_names
+from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.targets import Target
 
 ROUNDS = 3
@@ -77,12 +77,14 @@ def _gradients(target: Target, sample: Sample) -> Finding:
     try:
         function = function_of(target, sample)
         cotangents = signed_like(function(*function.inputs))
-        first = vector_jacobian(function, function.inputs, copies(cotangents))
+        with kept_random_state():
+            first = vector_jacobian(function, function.inputs, copies(cotangents))
     except (NothingToCheckError, RuntimeError, TypeError):  # derivatives have checks of their own
         return PASSED
     names = [f"gradient of '{name}'" for name in function.names]
     for _ in range(ROUNDS):
-        found = vector_jacobian(function, function.inputs, copies(cotangents))
+        with kept_random_state(is_enabled=bool(target.surrogates)):  # which may be drawn
+            found = vector_jacobian(function, function.inputs, copies(cotangents))
         difference = find_difference(found, first, names=names)
         if difference is not None:
             cause = "the backward is not deterministic, or it remembers earlier ones"

@@ -1,45 +1,19 @@
 """The backward agrees with finite differences along random directions, for larger numbers, zeros and ties too."""
 
-import contextlib
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.base import (
-    PASSED,
-    Check,
-    Finding,
-    NothingToCheckError,
-    failed,
-    first_line,
-    skipped,
-)
-from custom_autograd.verification.harness.causes import find_cause, find_swap, find_uniform_cause
-from custom_autograd.verification.harness.comparison import format_pair
-from custom_autograd.verification.harness.differentiable import (
-    TensorFunction,
-    copies,
-    cotangents_like,
-    function_of,
-    reference_of,
-    vector_jacobian,
-)
-from custom_autograd.verification.harness.domain import within_domain
-from custom_autograd.verification.harness.numerical import Estimate, along, gradient, inner
-from custom_autograd.verification.harness.precision import FLOAT64, Precision, precision_of
-from custom_autograd.verification.harness.surrogates import with_derivatives
+from custom_autograd.verification.calls.directions import find_function, look_along
+from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
+from custom_autograd.verification.harness.base import Check, Finding
+from custom_autograd.verification.harness.differentiable import can_have_gradient, function_of, with_derivatives
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import scalars, small_values, tile_sizes, values
-
-LARGEST_EXPLAINED = 128
-"""Elements of an input whose whole gradient is computed from values, to say why the backward's is another."""
-
-LOOKED_AT = 8
-"""Elements of a larger input that are looked at for the same purpose."""
+from custom_autograd.verification.harness.variants import scalars, tile_sizes, within_domain
 
 
 class Directional(Check):
@@ -53,130 +27,31 @@ class Directional(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input and variant."""
-        yield from _check(with_derivatives(function_of(target, sample)), "")
+        yield from look_along(with_derivatives(function_of(target, sample)), "")
         others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
-        for label, variant in itertools.chain(values(sample), others):
-            function = _find_function(target, variant)
+        usual = _changed(sample, [text for text in OF_ALL if text not in SMALL])
+        for label, variant in itertools.chain(usual, others):
+            function = find_function(target, variant)
             if function is not None:
-                yield from _check(function, f"{label}: ")
+                yield from look_along(function, f"{label}: ")
 
 
 def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
     yield from within_domain(target, sample, scalars(sample, target.arguments))
-    yield next(iter(small_values(sample)))
+    yield from _changed(sample, SMALL[:1])
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         yield from within_domain(target, sample, tile_sizes(sample, (256,)))
 
 
-def _find_function(target: Target, sample: Sample) -> TensorFunction | None:
-    try:
-        return with_derivatives(function_of(target, sample))
-    except Exception:  # noqa: BLE001 - whatever the op raises, it was not made for these numbers
-        return None
+def _changed(sample: Sample, texts: Sequence[str]) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with all of its floating and complex numbers changed, in each of these ways."""
+    for text, change, _ in VALUE_CHANGES:
+        if text in texts:
+            yield text, sample.map(partial(_moved, change=change))
 
 
-def _check(function: TensorFunction, label: str) -> Iterator[Finding]:
-    inputs = tuple(x.detach() for x in function.inputs)
-    outputs = function(*function.inputs)
-    if not any(output.requires_grad for output in outputs):
-        raise NothingToCheckError("no output carries a gradient")
-    if not all(bool(torch.isfinite(output).all()) for output in outputs):
-        return
-    cotangents = cotangents_like(outputs)
-    grads = vector_jacobian(function, inputs, copies(cotangents))
-    try:
-        precision = precision_of(function, inputs)
-        if label and precision != FLOAT64:
-            return  # far out, a kernel that computes in float32 has no finite difference to compare with
-        for position in range(len(grads)):
-            yield _compare(function, inputs, position, cotangents, grads, precision, label)
-    except Exception as error:  # noqa: BLE001 - at the edge of what the op takes, a step leads out
-        yield skipped(f"{label}the op refuses a value nearby ({first_line(error)})")
-
-
-def _compare(
-    function: TensorFunction,
-    inputs: Sequence[Tensor],
-    position: int,
-    cotangents: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    precision: Precision,
-    label: str,
-) -> Finding:
-    name, grad = function.names[position], grads[position]
-    for direction in (torch.randn_like(inputs[position]), torch.ones_like(inputs[position])):
-        directions = [direction if i == position else None for i in range(len(inputs))]
-        estimate = along(function, inputs, directions, cotangents, precision)
-        if bool(grad.isnan().any()):
-            return _judge_nan(function, position, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
-        found = inner([grad], [direction])
-        size = float(grad.norm() * direction.norm())
-        is_right = _is_within(found, estimate, precision, size)
-        is_vertical = not math.isfinite(estimate.value) or (estimate.is_steep and precision == FLOAT64)
-        if estimate.is_kink or is_vertical or is_right:
-            continue
-        text = f" ± {estimate.error:.1g} by finite differences"
-        pair = format_pair(found, estimate.value, text=text)
-        message = f"{label}the gradient of '{name}' along a direction is {pair}"
-        cause = ""
-        with contextlib.suppress(Exception):  # it has failed, even if the op refuses what this tries
-            cause = _cause(function, inputs, position, cotangents, grads, precision)
-        return failed(message, cause=cause)
-    return PASSED
-
-
-def _judge_nan(
-    function: TensorFunction, position: int, cotangents: Sequence[Tensor], estimate: Estimate, problem: str
-) -> Finding:
-    """Fail a gradient that is nan, but not at a pole, nor where the reference's is nan too."""
-    if estimate.is_steep:
-        return skipped(f"{problem}, where the slope is not finite")
-    if function.target.reference is not None:
-        reference = reference_of(function)
-        if bool(vector_jacobian(reference, reference.inputs, cotangents)[position].isnan().any()):
-            return skipped(f"{problem}, as is the reference's")
-    return failed(f"{problem}, where every output and its slope are finite", cause="0 / 0, or inf - inf")
-
-
-def _is_within(found: float, estimate: Estimate, precision: Precision, size: float) -> bool:
-    bound = 10 * estimate.error + precision.absolute + precision.relative * max(abs(estimate.value), 0.1 * size)
-    return abs(found - estimate.value) <= bound
-
-
-def _cause(
-    function: TensorFunction,
-    inputs: Sequence[Tensor],
-    position: int,
-    cotangents: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    precision: Precision,
-) -> str:
-    """Return why a gradient is wrong; of a large one, only what holds for a few of its elements alone."""
-    if inputs[position].is_complex():
-        return ""
-    relative = max(100 * precision.relative, 1e-5)
-    total = inputs[position].numel()
-    if total > LARGEST_EXPLAINED:
-        chosen = [i * total // LOOKED_AT for i in range(LOOKED_AT)]
-        expected, kinks = gradient(function, inputs, position, cotangents, precision, elements=chosen)
-        chosen = [i for i in chosen if not kinks.flatten()[i]]
-        return find_uniform_cause(grads[position].flatten()[chosen], expected.flatten()[chosen], relative=relative)
-    alike = [i for i, x in enumerate(inputs) if x.shape == inputs[position].shape and not x.is_complex()]
-    known = [_expected(function, inputs, i, cotangents, grads, precision) for i in alike]
-    names, own = [f"the gradient of '{function.names[i]}'" for i in alike], [grads[i] for i in alike]
-    at = alike.index(position)
-    return find_swap(names, own, known, at, relative=relative) or find_cause(own[at], known[at], relative=relative)
-
-
-def _expected(
-    function: TensorFunction,
-    inputs: Sequence[Tensor],
-    position: int,
-    cotangents: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    precision: Precision,
-) -> Tensor:
-    """Return the gradient by finite differences, and that of the backward at a kink."""
-    expected, kinks = gradient(function, inputs, position, cotangents, precision)
-    return torch.where(kinks, grads[position], expected)
+def _moved(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
+    is_number = can_have_gradient(tensor) and tensor.layout == torch.strided
+    found = change(tensor.detach()) if is_number else None
+    return tensor if found is None else found.requires_grad_(tensor.requires_grad)

@@ -20,9 +20,9 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.compilation import TensorCall, is_limit_of_torch
 from custom_autograd.verification.harness.dispatching import takes_instances
-from custom_autograd.verification.harness.result_names import result_names
+from custom_autograd.verification.harness.passes import TensorCall, is_limit_of_torch
+from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.targets import Target
 
 

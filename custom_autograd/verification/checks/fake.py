@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.torch_private import verification
+from custom_autograd.verification.calls.fakes import fake_outputs
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -19,13 +19,11 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.dtypes import floating, integers, kinds
-from custom_autograd.verification.harness.fake_agreement import find_untruth
-from custom_autograd.verification.harness.records import has_derived_fake
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.comparison import find_untruth
+from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import VARIED
+from custom_autograd.verification.harness.variants import VARIED, floating, integers, kinds
 
 LONG = 1031
 """A size that no sample has: a prime above a thousand."""
@@ -94,7 +92,7 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
                 raise
             return skipped(f"{label}: the op refuses it ({first_line(error)})")
         try:
-            fake = _fake_outputs(target, sample)
+            fake = fake_outputs(target, sample)
         except Exception as error:  # noqa: BLE001 - whatever the fake raises where the kernel does not is a finding
             refusal = find_refusal(error)
             if refusal is not None:
@@ -107,11 +105,6 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
         return PASSED
     what, text = difference
     return failed(f"{label}: {text}", cause=_why(target, sample, what, real) if has_derived_fake(target) else "")
-
-
-def _fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
-    with verification.fake_mode() as to_fake:
-        return call_on(target.full, sample.map(to_fake))
 
 
 def _why(target: Target, sample: Sample, what: str, real: Sequence[Tensor]) -> str:

@@ -8,21 +8,30 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, find_refusal, first_line, skipped
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    failed,
+    find_refusal,
+    first_line,
+    rule_behind,
+    skipped,
+)
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     function_of,
     push_forward,
     reference_of,
+    require_tangents,
     signed_like,
+    with_reference_gradients,
 )
-from custom_autograd.verification.harness.origins import rule_behind
-from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
-from custom_autograd.verification.harness.precision import Precision, precision_of
-from custom_autograd.verification.harness.surrogates import require_tangents, with_reference_gradients
+from custom_autograd.verification.harness.numerical import Precision, precision_of
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.wrong_gradients import chosen_subsets, parts_by_inputs
 
 
 class ForwardMode(Check):

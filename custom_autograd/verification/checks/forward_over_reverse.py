@@ -21,12 +21,12 @@ from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     cotangents_like,
     function_of,
+    require_tangents,
     signed_like,
     vector_jacobian,
+    with_derivatives,
 )
-from custom_autograd.verification.harness.numerical import has_kink
-from custom_autograd.verification.harness.precision import Precision, precision_of
-from custom_autograd.verification.harness.surrogates import require_tangents, with_derivatives
+from custom_autograd.verification.harness.numerical import Precision, has_kink, precision_of
 from custom_autograd.verification.harness.targets import Target
 
 

@@ -8,23 +8,24 @@ from dataclasses import replace
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.agreement import compare_values, values_of
-from custom_autograd.verification.harness.base import Check, Finding, failed, first_line, skipped
-from custom_autograd.verification.harness.devices import has_device
+from custom_autograd.verification.calls.changes import LAYOUTS
+from custom_autograd.verification.calls.row import Row
+from custom_autograd.verification.harness.agreement import values_of
+from custom_autograd.verification.harness.base import Finding, failed, skipped
 from custom_autograd.verification.harness.differentiable import gradients_of
-from custom_autograd.verification.harness.dispatching import completing
-from custom_autograd.verification.harness.known_kernels import (
+from custom_autograd.verification.harness.dispatching import (
     KernelDeclined,
     as_dispatched,
+    completing,
     device_of_kernel,
     label_of_kernel,
 )
+from custom_autograd.verification.harness.op_files import has_device
 from custom_autograd.verification.harness.records import is_built, reasons_of_unavailable
-from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Function, Target
 
 
-class Kernels(Check):
+class Kernels(Row):
     """Values of each device's kernel against the default kernel on the same device, and against other devices'."""
 
     name = "kernels"
@@ -32,6 +33,10 @@ class Kernels(Check):
     group = "values"
     is_quick = True
     purpose = "all kernels of an op can be built, and compute the same"
+    stages = (LAYOUTS,)
+    begins_plain = True
+    is_of_values = True
+    asks_reference = True
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there are two kernels, or one that has to be built."""
@@ -59,14 +64,22 @@ class Kernels(Check):
             yield skipped(ALONE)
         yield from _look_at_rules(target, sample)
         for key in present if "" in target.kernels else ():
-            yield from _against_default(target, key, sample)
+            moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
+            yield from self._compare(_with(target, key), _kernel(target, ""), moved, key, "the default kernel")
         for one, other in itertools.combinations(present, 2):
             device, home = device_of_kernel(other), device_of_kernel(one)
             if device == home and "" in target.kernels:
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
             elsewhere = _on(_kernel(target, other), target, device=device, home=home)
-            yield _compare(_with(target, one), elsewhere, moved, label_of_kernel(one)[4:], label_of_kernel(other))
+            yield from self._compare(_with(target, one), elsewhere, moved, one, label_of_kernel(other))
+
+    def _compare(self, target: Target, other: Function, sample: Sample, key: str, oracle: str) -> Iterable[Finding]:
+        """Yield what a kernel computes in each layout against another one."""
+        label = label_of_kernel(key)[4:]
+        for finding in super().run(replace(target, reference=other, reference_name=oracle), sample):
+            advice = f"{label}, {finding.advice}" if finding.advice else ""
+            yield replace(finding, message=f"{label}, {finding.message}", advice=advice)
 
 
 def _find_reason(target: Target, key: str, sample: Sample) -> str:
@@ -98,20 +111,6 @@ def _look_at_rules(target: Target, sample: Sample) -> Iterable[Finding]:
 ALONE = "the op has no kernel besides the default one"
 
 UNAVAILABLE = "something else runs in its place, and is what the other checks look at"
-
-
-def _against_default(target: Target, key: str, sample: Sample) -> Iterable[Finding]:
-    moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
-    for label, variant in layouts(moved, written=target.written_positions(sample)):
-        context = f"{label_of_kernel(key)[4:]}, {label}"
-        yield _compare(_with(target, key), _kernel(target, ""), variant, context, "the default kernel")
-
-
-def _compare(target: Target, other: Function, sample: Sample, label: str, name: str) -> Finding:
-    try:
-        return compare_values(target, other, sample, label, name)
-    except KernelUnavailable as error:
-        return skipped(first_line(error))
 
 
 def _with(target: Target, key: str) -> Target:

@@ -8,12 +8,16 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError
-from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import copies, function_of, signed_like, vector_jacobian
-from custom_autograd.verification.harness.precision import noise_of
-from custom_autograd.verification.harness.surrogates import with_reference_gradients
+from custom_autograd.verification.harness.comparison import find_difference, tolerance_of
+from custom_autograd.verification.harness.differentiable import (
+    copies,
+    function_of,
+    signed_like,
+    vector_jacobian,
+    with_reference_gradients,
+)
+from custom_autograd.verification.harness.numerical import noise_of
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.tolerances import tolerance_of
 
 CAUSE = "the backward is not linear in the incoming gradient; abs(), clamp(), a norm or a lower precision does that"
 

@@ -29,11 +29,10 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import gradients_for
-from custom_autograd.verification.harness.domain import within_domain
-from custom_autograd.verification.harness.randomness import is_random
-from custom_autograd.verification.harness.result_names import result_names
+from custom_autograd.verification.harness.records import result_names
+from custom_autograd.verification.harness.settings import DRAWN, draws_gradients, is_random
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import long_sizes
+from custom_autograd.verification.harness.variants import long_sizes, within_domain
 
 LONG = 4099
 """Terms of a sum: bfloat16 counts to 256 and then stays there."""
@@ -76,6 +75,8 @@ class LowPrecision(Check):
         """Return one finding per dtype and size."""
         if is_random(target, sample):
             raise NothingToCheckError("it draws other random numbers in every dtype")
+        if draws_gradients(target, sample):
+            raise NothingToCheckError(DRAWN)
         start = time.process_time()
         for label, variant in _variants(target, sample):
             if time.process_time() - start > LONGEST:

@@ -25,14 +25,16 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import Difference, find_difference
-from custom_autograd.verification.harness.compilation import is_declared_here, refusal_of, takes
 from custom_autograd.verification.harness.differentiable import (
+    NO_TANGENT,
     TensorFunction,
     can_have_gradient,
+    explain,
     function_of,
     reference_of,
+    surrogates_of,
 )
-from custom_autograd.verification.harness.surrogates import NO_TANGENT, explain, surrogates_of
+from custom_autograd.verification.harness.passes import is_declared_here, refusal_of, takes
 from custom_autograd.verification.harness.sweeps import free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 

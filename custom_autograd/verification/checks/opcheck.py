@@ -25,6 +25,7 @@ class Opcheck(Check):
     name = "opcheck"
     code = "C03"
     group = "system"
+    most_samples = 2
     purpose = "torch.library.opcheck passes, its static AOT test included"
 
     def applies_to(self, target: Target) -> str | None:

@@ -13,8 +13,7 @@ from custom_autograd.verification.harness.agreement import find_gradient_differe
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import function_of
-from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 ByName = Mapping[str, Tensor]

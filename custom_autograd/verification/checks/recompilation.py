@@ -17,7 +17,8 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import Difference
-from custom_autograd.verification.harness.compilation import (
+from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.passes import (
     eager_results,
     find_change,
     fresh,
@@ -26,7 +27,6 @@ from custom_autograd.verification.harness.compilation import (
     run,
     takes,
 )
-from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.sweeps import growths, resized, sizes_of
 from custom_autograd.verification.harness.targets import Function, Target
 

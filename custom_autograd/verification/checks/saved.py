@@ -91,7 +91,8 @@ def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
     rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
     known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
     known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
-    known += list(zip(function.output_names, called.outputs, strict=True))
+    names = function.output_names
+    known += [(names[i], value) for i, value in zip(called.positions, called.outputs, strict=True)]
     for label, value in known:
         if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape:
             return label
@@ -108,7 +109,7 @@ def _on_ctx(node: Any) -> Iterator[Finding]:  # Any: torch types no ctx
     for name, value in getattr(node, "__dict__", {}).items():  # a native node has none
         tensors = Sample(value).tensors()
         if tensors:
-            size = sum(tensor.nbytes for tensor in tensors)
+            size = sum(x.numel() * x.element_size() for x in tensors)  # a sparse tensor has no nbytes
             yield failed(
                 f"ctx.{name} holds {_count(tensors)} of {size} bytes, expected every tensor in save_for_backward",
                 cause="hooks, offloading, checkpointing and the version check do not see it",
@@ -133,7 +134,8 @@ def _edited(function: TensorFunction) -> Iterator[Finding]:
     cotangents = cotangents_of(function, function.inputs)
     expected = repeatable_gradients(function, function.inputs, cotangents)
     edits = [(f"'{name}'", position, True) for position, name in enumerate(function.names)]
-    edits += [(name, position, False) for position, name in enumerate(function.output_names)]
+    outputs, carrying = function.output_names, forward(function, function.inputs).positions
+    edits += [(outputs[i], position, False) for position, i in enumerate(carrying)]
     names = [f"the gradient of '{name}'" for name in function.names]
     for label, position, is_input in edits:
         called = forward(function, function.inputs)
@@ -255,7 +257,7 @@ class _Replay:
             incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)
             grads = torch.autograd.grad(called.outputs, called.inputs, incoming, create_graph=True, allow_unused=True)
             pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g is not None and g.requires_grad]
-            again = Forward((*called.inputs, *incoming), tuple(g for g, _ in pairs))
+            again = Forward((*called.inputs, *incoming), tuple(g for g, _ in pairs), tuple(range(len(pairs))))
             return again.backward([v for _, v in pairs]) if pairs else ()
         except Exception:  # noqa: BLE001 - an op may have no second order; the check second_order says so
             return None

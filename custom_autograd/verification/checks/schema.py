@@ -11,7 +11,7 @@ from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.agreement import accepted_sizes
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.sweeps import copy, layouts
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import VARIED

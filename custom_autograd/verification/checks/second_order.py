@@ -19,13 +19,21 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.causes import find_uniform_cause
-from custom_autograd.verification.harness.differentiable import TensorFunction, function_of, signed_like
-from custom_autograd.verification.harness.jacobians import JacobianEntry, find_worst_entry, find_wrong_direction
-from custom_autograd.verification.harness.numerical import has_kink
-from custom_autograd.verification.harness.parts import chosen_subsets, parts_by_inputs
-from custom_autograd.verification.harness.precision import Precision, precision_of
-from custom_autograd.verification.harness.surrogates import with_derivatives
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    function_of,
+    signed_like,
+    with_derivatives,
+)
+from custom_autograd.verification.harness.numerical import Precision, has_kink, precision_of
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.wrong_gradients import (
+    JacobianEntry,
+    chosen_subsets,
+    find_worst_entry,
+    find_wrong_direction,
+    parts_by_inputs,
+)
 
 
 class SecondOrder(Check):
@@ -80,7 +88,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
             atol=10 * precision.absolute,
             rtol=10 * precision.relative,
             check_undefined_grad=False,
-            fast_mode=size > 96,
+            fast_mode=size > 48,
         )
     except GradcheckError as error:
         if has_kink(function, precision):

@@ -11,8 +11,8 @@ from torch import Tensor
 from custom_autograd.core.errors import ShapeError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
-from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.described import DescribedOp
+from custom_autograd.shapes.requirements import numbers_of
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.verification.harness.agreement import why_no_reference
 from custom_autograd.verification.harness.base import (
@@ -23,18 +23,19 @@ from custom_autograd.verification.harness.base import (
     failed,
     skipped,
 )
-from custom_autograd.verification.harness.cut_calls import compare_slices
-from custom_autograd.verification.harness.line_agreement import find_other_metadata, find_other_shapes
+from custom_autograd.verification.harness.cut_calls import compare_slices, whole_call
 from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.sliced_calls import (
+from custom_autograd.verification.harness.slices import (
+    cut_dimensions,
+    cuts_of,
+    find_other_metadata,
+    find_other_shapes,
     op_function,
     reference_function,
     run,
     values_of,
 )
-from custom_autograd.verification.harness.slices import cut_dimensions, cuts_of
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.whole_calls import whole_call
 
 
 class Shapes(Check):

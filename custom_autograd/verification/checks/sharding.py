@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.base import Check, Finding, skipped
-from custom_autograd.verification.harness.placed_calls import PlacedCalls
-from custom_autograd.verification.harness.ranks import RanksSharding, why_not, why_not_sample
+from custom_autograd.verification.harness.placed_calls import PlacedCalls, RanksSharding, why_not, why_not_sample
 from custom_autograd.verification.harness.targets import Target
 
 RANKS = 4
-MOST = 24
+MOST = 8
 """How many combinations of placements are tried for each sample."""
 
 

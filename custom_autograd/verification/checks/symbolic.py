@@ -20,14 +20,12 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.compilation import is_limit_of_torch
-from custom_autograd.verification.harness.domain import is_within_domain
-from custom_autograd.verification.harness.fake_agreement import find_untruth
-from custom_autograd.verification.harness.records import has_derived_fake
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.comparison import find_untruth
+from custom_autograd.verification.harness.passes import is_limit_of_torch
+from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import MOST_ELEMENTS
+from custom_autograd.verification.harness.variants import MOST_ELEMENTS, is_within_domain
 
 MOST_EDGES = 4
 """Conditions of one fake kernel that are looked at."""

@@ -22,11 +22,10 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.domain import within_domain
-from custom_autograd.verification.harness.result_names import result_names
+from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.sweeps import copy, subsets
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import scalars
+from custom_autograd.verification.harness.variants import scalars, within_domain
 
 BATCH = 3
 LARGER = 5
@@ -60,10 +59,7 @@ class Vmap(Check):
         names = tuple(target.name_of(leaf) for leaf in leaves)
         loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names, _namer(target, sample))
         for batching in _cases(loop.tensors, written):
-            finding = _check(loop, batching, is_composed=target.is_composed)
-            yield finding
-            if finding.status == "skipped":
-                return
+            yield _check(loop, batching, is_composed=target.is_composed)
         yield from _check_scalars(target, sample)
 
 
@@ -73,6 +69,11 @@ class Batching:
 
     levels: tuple[InDims, ...]
     size: int = BATCH
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True for one level along the first dimension: its slices lie in memory as the sample does."""
+        return len(self.levels) == 1 and set(self.levels[0]) <= {0, None}
 
     def described(self, names: Sequence[str]) -> str:
         """Return a text such as "batched over 'x', 'w' at dimension 0", or "..., and within over ..."."""
@@ -118,7 +119,7 @@ def _function(target: Target, sample: Sample, written: frozenset[int]) -> Tensor
     """Return the target on tensors, which it leaves as they are; the values of those that it writes to are outputs."""
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = [tensor.clone() for tensor in tensors]
+        values = [x.clone() if position in written else x for position, x in enumerate(tensors)]  # strides stay
         return call_on(target.call, sample.with_tensors(values)) + tuple(
             values[position] for position in sorted(written)
         )
@@ -169,17 +170,42 @@ def _check(loop: Loop, batching: Batching, *, is_composed: bool) -> Finding:
             expected = loop.results(batching, values)
         except NothingToCheckError as reason:
             return skipped(str(reason))
+        except Exception as error:
+            if batching.is_plain:
+                raise
+            return skipped(_refusal(loop, batching, error))
         try:
             found = batched(*values)
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            refusal = find_refusal(error)
-            if refusal is None and not is_composed:
+        except Exception as error:
+            if _refuses_slices(loop.call, values, batching):
+                return skipped(_refusal(loop, batching, error))
+            refusal = find_refusal(error) if isinstance(error, OF_TORCH) else None
+            if refusal is None and not (is_composed and isinstance(error, OF_TORCH)):
                 raise
             return skipped(f"the op has no batching rule and says so: {refusal or first_line(error)}")
     difference = find_difference(found, expected, names=loop.outputs(len(expected)), factor=10.0)
     return (
         PASSED if difference is None else difference.failed(f"{batching.described(loop.names)}: {difference} by a loop")
     )
+
+
+OF_TORCH = (RuntimeError, TypeError, NotImplementedError)
+"""What torch raises for an op without a batching rule."""
+
+
+def _refusal(loop: Loop, batching: Batching, error: Exception) -> str:
+    return f"{batching.described(loop.names)}: the op refuses a slice ({first_line(error)})"
+
+
+def _refuses_slices(call: TensorsFunction, values: Sequence[Tensor], batching: Batching) -> bool:
+    """Return True if the op raises where a loop gives it slices of these very values, whose strides are others."""
+    try:
+        _looped(call, values, batching)
+    except NothingToCheckError:
+        return False
+    except Exception:  # noqa: BLE001 - in whatever words
+        return True
+    return False
 
 
 def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:

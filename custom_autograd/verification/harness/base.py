@@ -3,15 +3,23 @@
 finding     one thing that was looked at: passed, failed with what is wrong and why, or skipped with the reason
 refusal     an op that raises because it cannot do something is honest: the check is skipped, not failed; a rule
             that is registered and raises is not
+
+Which registered rule an exception left is read from the mark that the rule's call sets, never from words. A rule that
+torch calls (of a torch.autograd.Function, or of a torch.library op) bears no mark; it is in the traceback.
 """
 
 import re
+import traceback
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
-from custom_autograd.capabilities.fake import NO_FAKE
+import torch
+
+from custom_autograd.capabilities.fake_rules import NO_FAKE
 from custom_autograd.core.errors import (
     FakeUnavailable,
     GradientError,
@@ -19,10 +27,53 @@ from custom_autograd.core.errors import (
     RegistrationError,
     VmapUnavailable,
 )
+from custom_autograd.core.locations import format_location
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.user_code import NoteError
-from custom_autograd.verification.harness.origins import rule_behind
+from custom_autograd.values.user_code import NoteError, rule_left_by
 from custom_autograd.verification.harness.targets import Target
+
+PACKAGE = str(Path(__file__).parents[2])
+TORCH = str(Path(torch.__file__).parent)
+GENERATED = "<custom_autograd "
+"""How the file names of generated source begin."""
+
+METHODS = {"backward", "vjp", "jvp", "vmap", "setup_context"}
+"""The rules of a torch.autograd.Function."""
+
+LIBRARY = str(Path(TORCH, "_library", "autograd.py"))
+"""The file whose `backward` calls the rule of a torch.library op."""
+
+
+def rule_behind(error: BaseException) -> str | None:
+    """Return file:line of the rule that an exception left, or one of those that led to it; None if none did."""
+    seen: BaseException | None = error
+    while seen is not None:
+        found = rule_left_by(seen) or _in_traceback(seen)
+        if found:
+            return found
+        seen = seen.__cause__
+    return None
+
+
+def _in_traceback(error: BaseException) -> str:
+    """Return file:line of the innermost frame of the author's in a rule that torch called; empty if there is none."""
+    is_in_rule, found = False, ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        is_in_rule = is_in_rule or _calls_rules(code)
+        if is_in_rule and _is_authors(code):
+            found = format_location(code.co_filename, line)
+    return found
+
+
+def _calls_rules(code: types.CodeType) -> bool:
+    if code.co_filename == LIBRARY:
+        return code.co_name == "backward"
+    return code.co_name in METHODS and _is_authors(code)
+
+
+def _is_authors(code: types.CodeType) -> bool:
+    return not code.co_filename.startswith((PACKAGE, TORCH, GENERATED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +86,7 @@ class Finding:
         cause: why, probably: "the sign is flipped"; empty if unknown.
         measures: numbers worth keeping by name, such as "bytes saved"; reports show and draw them.
         advice: what to change although nothing failed; reports show it.
+        shown: the part of the check, and the call, that show it, where these are not the whole.
     """
 
     status: Literal["passed", "failed", "skipped"]
@@ -42,6 +94,7 @@ class Finding:
     cause: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
     advice: str = ""
+    shown: "tuple[Check, Sample] | None" = None
 
 
 PASSED = Finding("passed")
@@ -50,6 +103,11 @@ PASSED = Finding("passed")
 def failed(message: str, *, cause: str = "") -> Finding:
     """Return a failure: its message says what was expected and what was found, its cause the probable reason."""
     return Finding("failed", message, cause)
+
+
+def narrowed(finding: Finding, check: "Check", sample: Sample) -> Finding:
+    """Return the finding with the part of the check, and the call, that show it."""
+    return replace(finding, shown=(check, sample))
 
 
 def measured(**measures: float) -> Finding:
@@ -92,6 +150,16 @@ class Check(ABC):
     most_samples: ClassVar[int | None] = None
     is_for_errors: ClassVar[bool] = False
 
+    @property
+    def asked(self) -> str:
+        """Return what `checks=` calls it."""
+        return self.name
+
+    @property
+    def source(self) -> str:
+        """Return how a script spells the check; its name, where it has no parts."""
+        return f'"{self.name}"'
+
     def applies_to(self, target: Target) -> str | None:
         """Return why the check has nothing to look at in this target, or None if it has."""
         del target
@@ -105,6 +173,11 @@ class Check(ABC):
     def among(self, target: Target, samples: Sequence[Sample]) -> "Check":
         """Return the check for a run on these samples: itself, unless it says something of all of them together."""
         del target, samples
+        return self
+
+    def within(self, seconds: float) -> "Check":
+        """Return the check for a run that so much CPU time is left for: itself, unless it takes what it is given."""
+        del seconds
         return self
 
     @abstractmethod

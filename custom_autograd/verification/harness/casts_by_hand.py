@@ -10,8 +10,8 @@ from torch import Tensor
 from custom_autograd.containers.argument_tree import ArgumentTree
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.execution.bind import gather
+from custom_autograd.registration.policy_types import Cast, CastPolicy
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.schema.policies import Cast, CastPolicy
 from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import Schema
 from custom_autograd.verification.harness.targets import Function, Target

@@ -9,7 +9,34 @@ from torch import Tensor
 
 from custom_autograd.verification.harness.base import Finding, failed
 from custom_autograd.verification.harness.causes import find_cause, find_swap
-from custom_autograd.verification.harness.tolerances import tolerance_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Two numbers agree if |a - b| <= absolute + relative * |b|."""
+
+    relative: float
+    absolute: float
+    reason: str
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """Return the tolerance between two ways to compute the same thing in a dtype; exact for integers and bools."""
+    return TOLERANCES.get(dtype, EXACT)
+
+
+EXACT = Tolerance(0.0, 0.0, "integers and bools have no rounding")
+
+TOLERANCES: dict[torch.dtype, Tolerance] = {
+    torch.float64: Tolerance(
+        1e-7, 1e-7, "2**-53 is 1.1e-16; a kernel may keep a statistic in float32, whose error is 6e-8"
+    ),
+    torch.float32: Tolerance(1.3e-5, 1e-5, "2**-24 is 6e-8; about 200 roundings, as torch.testing allows"),
+    torch.float16: Tolerance(2e-3, 1e-3, "2**-11 is 4.9e-4; four roundings of the result"),
+    torch.bfloat16: Tolerance(1.6e-2, 1e-2, "2**-8 is 3.9e-3; four roundings of the result"),
+    torch.complex128: Tolerance(1e-7, 1e-7, "as float64, for each part"),
+    torch.complex64: Tolerance(1.3e-5, 1e-5, "as float32, for each part"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +121,11 @@ def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_sca
     if excess.numel() == 0 or not bool((excess > 0).any()):
         return None
     cause = find_cause(one, other, relative=max(factor * tolerance.relative, 1e-9))
-    return Difference(f"{name}{_element(int(excess.argmax()), one, other)}", cause)
+    return Difference(f"{name}{format_element(int(excess.argmax()), one, other)}", cause)
 
 
-def _element(flat: int, actual: Tensor, expected: Tensor) -> str:
+def format_element(flat: int, actual: Tensor, expected: Tensor) -> str:
+    """Return "[0, 1] = 1.5, expected 3 (ratio 0.5)" for the element at a position of the flattened tensors."""
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
     one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
     where = f"[{', '.join(map(str, index))}]" if index else ""
@@ -126,3 +154,36 @@ def _ratio(found: float | complex, expected: float | complex) -> str:
     if isinstance(found, complex) or isinstance(expected, complex) or expected == 0:
         return ""
     return f" (ratio {found / expected + 0.0:.4g})"  # not -0
+
+
+def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor], names: Sequence[str]) -> tuple[str, str] | None:
+    """Return what differs first, and how; None if nothing does."""
+    if len(fake) != len(real):
+        return "number", f"the fake kernel returns {len(fake)} tensors, the real one {len(real)}"
+    for name, said, done in zip(names, fake, real, strict=True):
+        for what, one, other in _rows(said, done):
+            if one != other:
+                return what, f"{name}: the fake kernel says {what} {one}, the real one gives {other}"
+    return None
+
+
+def _rows(said: Tensor, done: Tensor) -> list[tuple[str, object, object]]:
+    """Return what is compared.
+
+    Sizes that depend on data are symbols, which stand for any size, and have no known strides.
+    """
+    rows: list[tuple[str, object, object]] = [("dtype", said.dtype, done.dtype), ("device", said.device, done.device)]
+    rows.append(("layout", said.layout, done.layout))
+    if any(not isinstance(size, int) for size in said.shape):
+        return [*rows, ("number of dimensions", said.dim(), done.dim())]
+    rows.append(("shape", tuple(said.shape), tuple(done.shape)))
+    if done.layout == torch.strided and said.layout == torch.strided and said.shape == done.shape:
+        rows.append(("stride", _strides(said), _strides(done)))
+    return rows
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """Return the strides that matter: a dimension of size 1 may have any, and so may a tensor without elements."""
+    if tensor.numel() == 0:
+        return ()
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)

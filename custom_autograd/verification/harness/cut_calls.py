@@ -1,27 +1,149 @@
-"""A call that is cut along one dimension of its line, compared with the whole: outputs, written tensors, gradients."""
+"""A call that is cut along one dimension of its line, compared with the whole: outputs, written tensors, gradients.
+
+A line claims of each tensor of the call that its slices are side by side, add up, or are all alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import GradientError
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.schema.samples import Sample
+from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.shapes.notation import Item, Line
 from custom_autograd.shapes.unification import Sizes
-from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line
-from custom_autograd.verification.harness.slice_claims import MEAN, WHOLE, Broken, find_broken
-from custom_autograd.verification.harness.sliced_calls import (
+from custom_autograd.verification.harness.agreement import to_double
+from custom_autograd.verification.harness.base import PASSED, Finding, failed, find_refusal, first_line
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.slices import (
+    Bounds,
+    CutDimension,
+    Key,
     NamedFunction,
     Part,
+    SliceCut,
     SlicedOutcome,
+    Spot,
     Values,
+    cuts_of,
     run,
     tensors_of,
+    values_of,
     with_tensors,
 )
-from custom_autograd.verification.harness.slices import CutDimension, Key, SliceCut, Spot, cuts_of
+
+FACTOR = 10.0
+"""How much wider than that of the dtype the tolerance is: slices are summed in another order."""
+
+MEAN = "the whole is their mean"
+WHOLE = "each slice gives the whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A claim that does not hold.
+
+    Attributes:
+        problem: which tensor of the slices is not that of the whole.
+        reason: what it is instead, in a few words; empty if unknown.
+        difference: the element that differs most.
+    """
+
+    problem: str
+    reason: str = ""
+    difference: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the problem with what is known of it."""
+        known = self.reason or self.difference
+        return f"{self.problem}: {known}" if known else self.problem
+
+
+def find_broken(
+    title: str,
+    whole: Tensor,
+    slices: Sequence[Tensor],
+    spot: Spot | None,
+    bounds: Sequence[Bounds],
+    *,
+    is_written: bool,
+) -> Broken | None:
+    """Return why the slices of a tensor are not what the line claims, or None if they are.
+
+    Args:
+        title: what messages call the tensor, or the argument that is written to.
+        whole: it, of the whole call.
+        slices: it, of each slice.
+        spot: where it has the dimension that is cut; None if it lacks it.
+        bounds: of the slices.
+        is_written: the op writes to it.
+    """
+    if spot is not None:
+        return _side_by_side(title, whole, slices, spot, bounds)
+    if is_written:
+        return _alike(title, whole, slices)
+    return _added(title, whole, slices)
+
+
+def _side_by_side(
+    title: str, whole: Tensor, slices: Sequence[Tensor], spot: Spot, bounds: Sequence[Bounds]
+) -> Broken | None:
+    difference = _difference(spot.join(slices, bounds), whole)
+    if difference is None:
+        return None
+    problem = f"the slices of {title}, side by side, are not the whole"
+    backwards = spot.join(slices[::-1], bounds[::-1])
+    reason = "they are in the reverse order" if _is_near(backwards, whole) else ""
+    return Broken(problem, reason, difference)
+
+
+def _alike(title: str, whole: Tensor, slices: Sequence[Tensor]) -> Broken | None:
+    if all(_is_near(one, whole) for one in slices):
+        return None
+    return Broken(f"slices write something else to {title}, which lacks the dimension, than the whole")
+
+
+def _added(title: str, whole: Tensor, slices: Sequence[Tensor]) -> Broken | None:
+    total = torch.stack(tuple(slices)).sum(0, dtype=whole.dtype)
+    difference = _difference(total, whole)
+    if difference is None:
+        return None
+    return Broken(f"the slices of {title} do not add up", _reason(whole, slices, total), difference)
+
+
+def _reason(whole: Tensor, slices: Sequence[Tensor], total: Tensor) -> str:
+    """Return what the whole is of the slices, if it is not their sum."""
+    if all(_is_near(one, whole) for one in slices):
+        return WHOLE
+    if not whole.is_floating_point():
+        return ""
+    stacked = torch.stack(tuple(slices))
+    if _is_near(total / len(slices), whole):
+        return MEAN
+    return next((reason for reason, combine in COMBINATIONS if _is_near(combine(stacked), whole)), "")
+
+
+def _difference(found: Tensor, whole: Tensor) -> str | None:
+    difference = find_difference([found], [whole], names=[""], factor=FACTOR)
+    return None if difference is None else ("element " + str(difference)).removeprefix("element  = ")
+
+
+def _is_near(found: Tensor, whole: Tensor) -> bool:
+    return found.shape == whole.shape and _difference(found.to(whole.dtype), whole) is None
+
+
+COMBINATIONS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("the whole is their maximum", lambda stacked: stacked.amax(0)),
+    ("the whole is their minimum", lambda stacked: stacked.amin(0)),
+    ("the whole is their product", lambda stacked: stacked.prod(0)),
+    ("the whole is their logsumexp", lambda stacked: stacked.logsumexp(0)),
+)
 
 
 class UncutError(Exception):
@@ -194,3 +316,40 @@ def _advice(kind: str, broken: Broken, dimension: CutDimension, line: Line) -> s
 
 ALSO: Mapping[str, str] = {MEAN: ", or return the sum", WHOLE: ", or return it from another op"}
 """What else may be done about an output."""
+
+
+def whole_call(
+    described: DescribedOp, record: OpRecord, function: NamedFunction, sample: Sample
+) -> tuple[WholeCall, str]:
+    """Return a call in float64, if the op takes it, and why its gradients are left out; empty if they are not."""
+    refused = ""
+    try:
+        found = _in_double(record, function, sample)
+    except GradientError as error:  # the forward is compared all the same
+        refused = first_line(error)
+        found = _in_double(record, function, sample.map(Tensor.detach))
+    values, outcome = values_of(record, found[0]), found[1]
+    cotangents: dict[Part, Tensor] = {
+        part: torch.randn_like(tensor, memory_format=torch.contiguous_format)
+        for part, tensor in outcome.results.items()
+        if tensor.requires_grad
+    }
+    sizes = described.sizes(values)
+    line = sizes.line
+    try:
+        gradients = outcome.gradients(cotangents)
+    except Exception as error:
+        refusal = find_refusal(error)
+        if refusal is None:
+            raise
+        return WholeCall(record, function, line, sizes, values, outcome, {}, {}), refusal
+    return WholeCall(record, function, line, sizes, values, outcome, cotangents, gradients), refused
+
+
+def _in_double(record: OpRecord, function: NamedFunction, sample: Sample) -> tuple[Sample, SlicedOutcome]:
+    """Return a sample and its outcome, in float64 unless the op refuses that."""
+    double = sample.map(lambda tensor: to_double(tensor.detach()).requires_grad_(tensor.requires_grad))
+    try:
+        return double, run(record, function, values_of(record, double))
+    except Exception:  # noqa: BLE001  # it takes the sample as it is, or raises again
+        return sample, run(record, function, values_of(record, sample))

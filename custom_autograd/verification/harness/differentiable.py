@@ -2,10 +2,16 @@
 
 Tensors in lists are arguments of their own, an input that the target writes to is copied first and returned as an
 output, and floating tensors are float64: what finite differences and torch.autograd.gradcheck can work on.
+
+Gradients that are not the derivative (`surrogate=`) are left out of some comparisons:
+
+of a reference     its autograd gives the intended gradients: compared with it, and not with finite differences
+of a rule          compared with neither
+of a jvp           its tangents are compared with neither, and not with the backward
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -13,11 +19,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import quote, show
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.result_names import output_names, result_names
+from custom_autograd.verification.harness.records import output_names, result_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -33,16 +41,14 @@ class TensorFunction:
         sample: where everything else comes from.
         positions: which tensors of the sample the arguments stand for.
         call: `target.call`, or `target.full`, which gives hidden outputs too.
-        state: where torch's random numbers begin in every call, so that equal calls draw equal ones; None to leave
-            them alone, as calls in several threads must: torch deadlocks where two threads ask for the state at once
-            and Python collects garbage while one is given it (torch 2.13 holds the generator's lock meanwhile).
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones.
     """
 
     target: Target
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: RandomState | None = field(default_factory=lambda: _own_state())
+    state: RandomState = field(default_factory=lambda: _own_state())
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the floating and complex results, then the values of the inputs that were written to."""
@@ -55,8 +61,6 @@ class TensorFunction:
             return [name for name, _ in self._named_results(*self.inputs)]
 
     def _named_results(self, *tensors: Tensor) -> list[tuple[str, Tensor]]:
-        if self.state is None:
-            return self._call(*tensors)
         with kept_random_state():
             self.state.restore()
             return self._call(*tensors)
@@ -80,7 +84,8 @@ class TensorFunction:
             values[position] = values[position].clone()
         outputs = call_on(self.call, self.sample.with_tensors(values))
         named = list(zip(output_names(self.target, len(outputs)), outputs, strict=True))
-        changed = [position for position in written if all(values[position] is not output for output in outputs)]
+        carrying = [i for i in written if self.target.argument_of(leaves[i]).is_differentiable]
+        changed = [i for i in carrying if all(values[i] is not output for output in outputs)]
         named += [(f"written '{self.target.name_of(leaves[i])}'", values[i]) for i in changed]
         return [(name, output) for name, output in named if _is_candidate(output)]
 
@@ -296,3 +301,77 @@ def _call_once(function: TensorFunction, original: Sample) -> None:
             raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
     if not outputs:
         raise NothingToCheckError("no result of the op can have a gradient")
+
+
+def with_surrogate(target: Target, reason: str | None) -> Target:
+    """Return a target none of whose gradients and tangents is the derivative, for a reason; itself for None.
+
+    Raises:
+        CheckError: the reason is not a text.
+    """
+    if reason is None:
+        return target
+    if not isinstance(reason, str) or not reason.strip():
+        raise CheckError(
+            target.name,
+            "surrogate= takes the reason why the gradient is not the derivative",
+            expected="a text",
+            found=show(reason),
+            do="write surrogate='straight through: the derivative of round is taken to be 1'",
+        )
+    names = [argument.name for argument in target.arguments]
+    return replace(target, surrogates=dict.fromkeys(names, reason), tangent_surrogate=reason)
+
+
+def require_tangents(function: TensorFunction) -> None:
+    """Raise NothingToCheckError if the tangents of the op are not the derivative on purpose."""
+    reason = function.target.tangent_surrogate
+    if reason:
+        raise NothingToCheckError(f"{NO_TANGENT}: {reason}")
+
+
+NO_TANGENT = "the tangent is not the derivative"
+
+
+def surrogates_of(function: TensorFunction) -> Mapping[int, str]:
+    """Return the arguments whose gradients finite differences must not be compared with: the reason by position."""
+    reason = function.target.reference_surrogate
+    return {**(dict.fromkeys(range(len(function.positions)), reason) if reason else {}), **_surrogate_rules(function)}
+
+
+def with_derivatives(function: TensorFunction) -> TensorFunction:
+    """Return the function of those arguments whose gradients finite differences verify.
+
+    Raises:
+        NothingToCheckError: there are none.
+    """
+    return without(function, surrogates_of(function))
+
+
+def with_reference_gradients(function: TensorFunction) -> TensorFunction:
+    """Return the function of those arguments whose gradients are those of a function, such as the reference.
+
+    Raises:
+        NothingToCheckError: there are none.
+    """
+    return without(function, _surrogate_rules(function))
+
+
+def without(function: TensorFunction, surrogates: Mapping[int, str]) -> TensorFunction:
+    """Return the function of its other arguments; raise NothingToCheckError if there are none."""
+    kept = [i for i in range(len(function.positions)) if i not in surrogates]
+    if not kept:
+        raise NothingToCheckError(explain(function, surrogates))
+    return function.restricted_to(kept)
+
+
+def explain(function: TensorFunction, surrogates: Mapping[int, str]) -> str:
+    """Return the reasons, each with the names of the arguments that it is given for."""
+    names = {why: [function.names[i] for i in surrogates if surrogates[i] == why] for why in surrogates.values()}
+    return "; ".join(f"the gradient of {quote(names[why])} is not the derivative: {why}" for why in names)
+
+
+def _surrogate_rules(function: TensorFunction) -> dict[int, str]:
+    leaves, target = function.sample.leaves(), function.target
+    reasons = [target.surrogates.get(target.argument_of(leaves[position]).name) for position in function.positions]
+    return {i: reason for i, reason in enumerate(reasons) if reason}

@@ -1,4 +1,4 @@
-"""A sample of an op as the call that the dispatcher gets, which can be repeated: generators do not advance."""
+"""The functions that checks call: an op through the dispatcher, repeatable, and kernels with their conditions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TypeAlias, cast
 
 import torch
 
+from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.execution.bind import gather
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.torch_private.verification import Overload, arguments_of_overload
+from custom_autograd.values.tensors import plain
 
 Function: TypeAlias = Callable[..., object]
 """A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
@@ -87,5 +90,51 @@ def completing(complete: Callable[[Sample], Sample], function: Callable[..., obj
     def call(*args: object, **kwargs: object) -> object:
         completed = complete(Sample(*args, **kwargs))
         return function(*completed.args, **completed.kwargs)
+
+    return call
+
+
+class KernelDeclined(KernelUnavailable):
+    """The condition of a kernel does not accept the arguments."""
+
+
+def key_of_kernel(kernel: Kernel) -> str:
+    """Return the default kernel as "", others as "cpu" or "cpu 'name'"."""
+    return "" if kernel.title == "default" else kernel.title
+
+
+def device_of_kernel(key: str) -> str:
+    """Return the device type in the key of a kernel, "" for any."""
+    device = key.partition(" ")[0]
+    return "" if device == "default" else device
+
+
+def label_of_kernel(key: str) -> str:
+    """Return what a message calls the kernel of a key: "the cpu kernel 'name'"."""
+    device, _, name = (key or "default").partition(" ")
+    return f"the {device} kernel {name}".rstrip()
+
+
+def conditional(kernel: Kernel) -> Callable[..., object]:
+    """Return the kernel, which raises KernelDeclined for what its condition does not accept."""
+    when = kernel.when
+    if when is None:
+        return kernel.function
+
+    def call(*args: object, **kwargs: object) -> object:
+        reason = when.refusal(args, kwargs)
+        if reason is not None:
+            raise KernelDeclined(f"the {kernel.label} does not take the sample: {reason or when.text}")
+        result: object = kernel.function(*args, **kwargs)
+        return result
+
+    return call
+
+
+def as_dispatched(kernel: Callable[..., object]) -> Callable[..., object]:
+    """Return the kernel, called as the dispatcher calls it: with views resolved that are conjugated or negated."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        return kernel(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
 
     return call

@@ -4,6 +4,11 @@ For smooth functions the Richardson extrapolation R = (4 D(h/2) - D(h)) / 3 of c
 order h⁴, and |R - D(h/2)| bounds it. At a kink, the one-sided differences keep their distance however small the step;
 where the function is smooth the distance halves with it. A central difference at a kink is the mean of both sides:
 precise, and wrong.
+
+A kernel that keeps a statistic in float32 answers a float64 input with float32 noise; a step of 1e-6 would measure that
+noise, not the derivative. The noise n is measured as the second difference over a step so small that the function
+itself is a straight line there. The error of a central difference, n / h + h**2, is least at h = n**(1/3), where it is
+about n**(2/3).
 """
 
 import math
@@ -15,7 +20,84 @@ from torch import Tensor
 
 from custom_autograd.verification.harness.base import NothingToCheckError, first_line
 from custom_autograd.verification.harness.differentiable import TensorFunction, TensorsFunction, signed_like
-from custom_autograd.verification.harness.precision import Precision
+
+NOISE_STEP = 1e-6
+FINE = 1e-10
+CURVATURE = (5.0, 300.0)
+"""With a tenth of the step a second difference that is curvature falls by a hundred, and one at a kink by ten; noise
+stays, or vanishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The step of a finite difference and the tolerances of what comes of it."""
+
+    step: float
+    absolute: float
+    relative: float
+
+
+def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precision:
+    """Return the step and the tolerances for a function at a point.
+
+    Raises:
+        NothingToCheckError: the function computes in half precision, where a difference says nothing.
+    """
+    noise = noise_of(function, inputs)
+    if noise == 0:
+        return FLOAT64
+    if noise > 1e-4:
+        raise NothingToCheckError(f"its results are only good to {noise:.1g}: a finite difference says nothing")
+    return Precision(step=noise ** (1 / 3), absolute=50 * noise ** (2 / 3), relative=50 * noise ** (2 / 3))
+
+
+def noise_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
+    """Return how coarsely a function answers at a point, relative to its results; 0 where it answers in float64."""
+    coarsest = max((_rounding(output) for output in function(*inputs)), default=0.0)
+    directions = [[torch.randn_like(value) for value in inputs] for _ in range(3)]
+    noise = max(coarsest, *(_noise(function, inputs, directions[i], NOISE_STEP) for i in range(3)))
+    if noise < FINE:
+        return 0.0
+    smaller = max(coarsest, *(_noise(function, inputs, directions[i], NOISE_STEP / 10) for i in range(3)))
+    if CURVATURE[0] * smaller < noise < CURVATURE[1] * smaller:
+        return 0.0
+    return noise
+
+
+def hidden_noise(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
+    """Return the least noise at three points of a function that answers in float64; 0 if its dtype explains it."""
+    points = [tuple(x.detach() for x in inputs)]
+    points += [tuple(x * (1 + 1e-3 * torch.randn_like(x)) for x in points[0]) for _ in range(2)]
+    with torch.no_grad():
+        first, second = function(*points[0]), function(*points[0])
+        is_told = any(_rounding(output) > 0 for output in first)
+        is_random = any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    return 0.0 if is_told or is_random else min(noise_of(function, point) for point in points)
+
+
+def _rounding(output: Tensor) -> float:
+    """Return what one rounding in the output's dtype makes, relative to its size; 0 for the widest."""
+    return 0.0 if output.dtype in (torch.float64, torch.complex128) else torch.finfo(output.dtype).eps / 2
+
+
+def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequence[Tensor], size: float) -> float:
+    """Return the second difference of each output over a small step, relative to the output's size; the largest."""
+    steps = [size * direction for direction in directions]
+    with torch.no_grad():
+        above = function(*(value.detach() + step for value, step in zip(inputs, steps, strict=True)))
+        below = function(*(value.detach() - step for value, step in zip(inputs, steps, strict=True)))
+        middle = function(*(value.detach().clone() for value in inputs))
+    noises = [
+        float(((a - m) - (m - b)).abs().max() / (1 + m.abs().max()))
+        for a, m, b in zip(above, middle, below, strict=True)
+        if m.numel() and all(bool(torch.isfinite(y).all()) for y in (a, m, b))
+    ]
+    return max(noises, default=0.0)
+
+
+FLOAT64 = Precision(step=1e-6, absolute=1e-6, relative=1e-5)
+"""gradcheck's own step; its error is about 1e-10 in float64, so the tolerances leave room."""
+
 
 STEP = 1e-3
 """For functions good to float64: h⁴ is 1e-12, and rounding adds 1e-16 / h = 1e-13."""

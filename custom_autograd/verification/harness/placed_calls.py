@@ -1,6 +1,7 @@
 """Calls with DTensors against calls with whole tensors: every combination of placements, up to a limit.
 
 It runs on the ranks of a process group, or in one process that plays them (torch's LocalTensorMode).
+The check `sharding` runs on such ranks in place of the one of all checks if --ranks is given.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -17,12 +18,14 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.schema.samples import Sample
+from custom_autograd.shapes.rule import described_op
 from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import to_double
-from custom_autograd.verification.harness.base import PASSED, Finding, failed, first_line, root_cause, skipped
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.compilation import BACKEND, fresh, is_limit_of_torch
-from custom_autograd.verification.harness.result_names import output_names
+from custom_autograd.verification.harness.passes import BACKEND, fresh, is_limit_of_torch
+from custom_autograd.verification.harness.records import output_names, record_of
+from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 Mesh: TypeAlias = Any
@@ -32,7 +35,7 @@ Placements: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class WholeResults:
     """What a call with whole tensors gives.
 
     Attributes:
@@ -92,7 +95,7 @@ class PlacedCalls:
         function = torch.compile(fresh(self.target.call), backend=BACKEND, fullgraph=True, dynamic=False)
         return lambda *args, **kwargs: function(args, kwargs)
 
-    def _expected(self) -> Expected:
+    def _expected(self) -> WholeResults:
         leaves = self._leaves([leaf.tensor for leaf in self.sample.leaves()])
         outputs = self._outputs(leaves, self.target.call)
         generator = torch.Generator().manual_seed(self.seed)
@@ -103,10 +106,10 @@ class PlacedCalls:
             for output in outputs
         )
         grads = _grads(outputs, cotangents, leaves)
-        return Expected(tuple(output.detach() for output in outputs), cotangents, grads)
+        return WholeResults(tuple(output.detach() for output in outputs), cotangents, grads)
 
     def _finding(
-        self, combination: Sequence[Placements], expected: Expected, function: Function, how: str = ""
+        self, combination: Sequence[Placements], expected: WholeResults, function: Function, how: str = ""
     ) -> Finding:
         where = how + ", ".join(
             f"{name}: {' '.join(map(str, placements))}"
@@ -178,17 +181,26 @@ class PlacedCalls:
 
 
 def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> Iterator[tuple[Placements, ...]]:
-    """Yield all combinations of one option for each tensor; if there are more than `limit`, some, drawn by the seed."""
-    total = math.prod(map(len, options))
-    numbers: Sequence[int] = range(total)
-    if total > limit:
-        numbers = [0, *sorted(random.Random(seed).sample(range(1, total), limit - 1))]
-    for number in numbers:
-        combination = []
-        for of_tensor in options:
-            number, at = divmod(number, len(of_tensor))
-            combination.append(of_tensor[at])
-        yield tuple(combination)
+    """Yield all combinations of one option for each tensor; if there are more than `limit`, some, drawn by the seed.
+
+    Of those drawn the first has the first option of each tensor, and the next have each option of a tensor once before
+    any of them comes again.
+    """
+    if math.prod(map(len, options)) <= limit:
+        yield from itertools.product(*options)
+        return
+    yield tuple(of_tensor[0] for of_tensor in options)
+    draw = random.Random(seed)
+    known = {(0,) * len(options)}
+    decks: list[list[int]] = [[] for _ in options]
+    while len(known) < limit:
+        for deck, of_tensor in zip(decks, options, strict=True):
+            if not deck:
+                deck += draw.sample(range(len(of_tensor)), len(of_tensor))
+        positions = tuple(deck.pop() for deck in decks)
+        if positions not in known:
+            known.add(positions)
+            yield tuple(of_tensor[at] for of_tensor, at in zip(options, positions, strict=True))
 
 
 def _grads(
@@ -219,3 +231,53 @@ def _difference(found: Sequence[Tensor | None], expected: Sequence[Tensor | None
 
 MIXED = "got mixed torch.Tensor and DTensor"
 """What torch raises where a rule that is written in its operations makes plain tensors."""
+
+
+MOST = 64
+"""How many combinations of placements are tried for each sample."""
+COMPILED = 2
+"""How many of them are tried in compiled code as well."""
+
+
+class RanksSharding(Check):
+    """DTensors on the ranks of a mesh, one of which this process is.
+
+    Args:
+        mesh: of the ranks.
+    """
+
+    name = "sharding"
+    code = "Y05"
+    group = "system"
+    most_samples = 3
+    purpose = "DTensors give the values and gradients of whole tensors, however they are placed"
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+
+    def applies_to(self, target: Target) -> str | None:
+        """Skip ops without a line of shapes."""
+        return why_not(target)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each combination of placements."""
+        reason = why_not_sample(target, sample)
+        if reason is not None:
+            yield skipped(reason)
+        else:
+            yield from PlacedCalls(target, sample, self.mesh, limit=MOST, compiled=COMPILED).findings()
+
+
+def why_not(target: Target) -> str | None:
+    """Return why an op cannot be checked with DTensors; None if it can."""
+    record = record_of(target)
+    if record is None:
+        return "it is not an op of custom_op"
+    return None if described_op(record) is not None else "no line of shapes says how it can be sharded (shapes=)"
+
+
+def why_not_sample(target: Target, sample: Sample) -> str | None:
+    """Return why a sample cannot be checked with DTensors; None if it can."""
+    if not sample.leaves():
+        return "there are no tensors"
+    return "it draws random numbers, which differ between ranks" if is_random(target, sample) else None

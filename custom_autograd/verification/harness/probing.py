@@ -17,8 +17,8 @@ from torch import Tensor
 
 from custom_autograd.core.errors import ShapeError
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.domain import is_within_domain
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import is_within_domain
 
 LEAST = 2
 """The least size of a dimension that can be shrunk."""

@@ -1,40 +1,102 @@
 """Targets x checks x samples -> Report: one check's exception does not stop the next, and every run repeats exactly."""
 
 import contextlib
+import inspect
 import logging
+import math
 import time
 import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 
-from custom_autograd.core.errors import GradientError, KernelError
+from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError
 from custom_autograd.core.locations import format_location
+from custom_autograd.core.messages import quote
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
-from custom_autograd.verification.harness import randomness
-from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, find_refusal, skipped
-from custom_autograd.verification.harness.claims import choose_cause
-from custom_autograd.verification.harness.domain import is_within_domain
-from custom_autograd.verification.harness.first_call import FirstCall
-from custom_autograd.verification.harness.origins import rule_behind
+from custom_autograd.verification.harness import settings
+from custom_autograd.verification.harness.agreement import values_of
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    rule_behind,
+    skipped,
+)
+from custom_autograd.verification.harness.causes import choose_cause
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.settings import kept as kept_settings
-from custom_autograd.verification.harness.shrinking import shrink
-from custom_autograd.verification.harness.sweeps import representatives
+from custom_autograd.verification.harness.sweeps import representatives, shrink
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import is_within_domain
 from custom_autograd.verification.report import Report, Result, Status
+from custom_autograd.verification.report.html import ALL_CHECKS
+
+
+class FirstCall(Check):
+    """The op takes the sample; the runner makes this check before the first one of each sample."""
+
+    name = ALL_CHECKS
+    code = ""
+    purpose = "the op takes its samples"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding; an op that refuses its own sample fails, too."""
+        missing = _missing_arguments(target, sample)
+        if missing:
+            yield failed(f"the sample has no value for {quote(missing)}", cause=CALL)
+            return
+        try:
+            with torch.no_grad():
+                values_of(target, target.call, sample)
+        except CustomAutogradError as error:
+            yield failed(str(error))
+            return
+        except Exception as error:
+            if find_refusal(error) is None:
+                raise
+            yield failed(f"the op raises {first_line(error)}")
+            return
+        yield PASSED
+
+
+CALL = "Sample(...) takes the arguments of one call of the op"
+
+
+def _missing_arguments(target: Target, sample: Sample) -> list[str]:
+    """Return the names of the arguments that a sample has no value for."""
+    given = {argument.name for argument in target.arguments[: len(sample.args)]} | set(sample.kwargs)
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [row.name for row in target.arguments if row.default is inspect.Parameter.empty and row.kind not in stars]
+    return [name for name in needed if name not in given]
+
+
+Shown: TypeAlias = tuple[Check, Sample]
+"""The check, or the part of one, that shows a finding, and the call on which it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One target with the samples to check it on."""
+    """One target with the samples to check it on.
+
+    Attributes:
+        target: what is verified.
+        samples: the calls to verify it on.
+        seconds: of CPU time, after which no check of the target begins; None for no limit.
+    """
 
     target: Target
     samples: tuple[Sample, ...]
+    seconds: float | None = None
 
 
 def run(
@@ -66,12 +128,13 @@ def run(
     for case in cases:
         findings: set[tuple[str, str]] = set()
         fits: dict[int, bool] = {}
+        left = _countdown(case.seconds)
         for check in checks:
             is_first = is_explained
-            for sample, found in _run_check(case, check, seed, findings, fits, begin):
+            for shown, found in _run_check(case, check, seed, findings, fits, begin, left):
                 result = replace(found, group=check.group)
-                if result.status == "failed" and sample is not None and is_first:
-                    result, is_first = _explained(case.target, check, sample, seed, result), False
+                if result.status == "failed" and shown is not None and is_first:
+                    result, is_first = _explained(case.target, *shown, seed, result), False
                 results.append(result)
                 if result.is_finding or result.accepted:
                     findings.add((check.name, result.sample))
@@ -86,6 +149,12 @@ def _source_of(target: Target) -> str:
         return target.source()
     except Exception:  # noqa: BLE001 - rules that do not fit together; what is wrong with them is in the results
         return ""
+
+
+def _countdown(seconds: float | None) -> Callable[[], float]:
+    """Return a function that returns how much CPU time is left."""
+    end = None if seconds is None else time.process_time() + seconds
+    return lambda: math.inf if end is None else end - time.process_time()
 
 
 def _ignore(op: str, check: Check, label: str) -> None:
@@ -104,7 +173,8 @@ def _run_check(
     findings: Set[tuple[str, str]],
     fits: dict[int, bool],
     begin: Callable[[str, Check, str], None],
-) -> Iterator[tuple[Sample | None, Result]]:
+    left: Callable[[], float],
+) -> Iterator[tuple[Shown | None, Result]]:
     name = case.target.name
     begin(name, check, "")
     samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
@@ -114,35 +184,41 @@ def _run_check(
     if reason:
         yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
         return
-    check = check.among(case.target, [sample for _, sample in samples])
-    for position, sample in representatives(samples, check.most_samples):
+    check = check.among(case.target, [sample for _, sample in samples]).within(left())
+    for count, (position, sample) in enumerate(representatives(samples, check.most_samples)):
         label = label_of(sample, position)
+        if left() <= 0:
+            which = "further samples" if count else "all samples"
+            reason = f"not reached in {case.seconds:g} s of CPU time; give the op more seconds"
+            yield None, Result(name, check.name, which, "skipped", reason, code=check.code, seed=seed)
+            return
         failed_first = [other for other in check.needs if (other, label) in findings]
         if failed_first:
             reason = f"the check {failed_first[0]} fails first"
-            yield sample, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
+            yield None, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
             continue
         begin(name, check, label)
         if position not in fits and sample.error is None and not sample.accepted:
-            first = _run_at(case.target, FirstCall(), sample, position, seed)
+            _, first = _run_at(case.target, FirstCall(), sample, position, seed)
             fits[position] = not first.is_finding
             if not fits[position]:
                 yield None, first
         if not fits.get(position, True):
             continue
-        result = _run_at(case.target, check, sample, position, seed)
-        yield sample, _accepted(result, sample.accepted.get(check.name))
+        shown, result = _run_at(case.target, check, sample, position, seed)
+        yield shown, _accepted(result, sample.accepted.get(check.name))
 
 
 def _nothing_for(check: Check) -> str:
     return "no sample is declared to raise (Sample.raises)" if check.is_for_errors else "every sample is to raise"
 
 
-def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> Result:
+def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> tuple[Shown, Result]:
+    """Return what a check finds on a sample, and the part of the check and the call that show it."""
     own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
-    with randomness.isolated(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
-        result = _run_on_sample(target, check, sample, label_of(sample, position))
-    return replace(result, seed=seed)
+    with settings.isolated(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
+        shown, result = _run_on_sample(target, check, sample, label_of(sample, position))
+    return shown, replace(result, seed=seed)
 
 
 def _accepted(result: Result, reason: str | None) -> Result:
@@ -162,14 +238,14 @@ def _explained(target: Target, check: Check, sample: Sample, seed: int, result: 
     def fails(candidate: Sample) -> bool:
         if not is_within_domain(target, sample, candidate):
             return False
-        again = _run_at(target, check, candidate, 0, seed)
+        _, again = _run_at(target, check, candidate, 0, seed)
         return again.status == "failed" and again.cause == result.cause
 
     smallest = sample if check.is_for_errors else shrink(sample, fails)
-    return replace(result, script="" if smallest is None else script_of(target, smallest, check.name, seed))
+    return replace(result, script="" if smallest is None else script_of(target, smallest, check, seed))
 
 
-def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> Result:
+def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> tuple[Shown, Result]:
     start = time.perf_counter()
     findings: list[Finding] = []
     try:
@@ -182,14 +258,15 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
         known = _finding_of(error)
         if known is None:
             message, seconds = _describe(error), time.perf_counter() - start
-            return Result(target.name, check.name, label, "error", message, seconds, check.code)
+            return (check, sample), Result(target.name, check.name, label, "error", message, seconds, check.code)
         findings.append(known)
     status, message = _summarise(findings)
     cause = choose_cause([finding.cause for finding in findings if finding.status == status])
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
     advice = next((finding.advice for finding in findings if finding.advice), "")
     result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
-    return replace(result, cause=cause, measures=measures, advice=advice)
+    shown = next((finding.shown for finding in findings if finding.status == status and finding.shown), (check, sample))
+    return shown, replace(result, cause=cause, measures=measures, advice=advice)
 
 
 @contextlib.contextmanager

@@ -12,33 +12,36 @@ from torch import Tensor
 
 from custom_autograd.registration import registry
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import Target
 
 LARGEST_LITERAL = 4096  # elements
 
 
-def script_of(target: Target, sample: Sample, check: str, seed: int) -> str:
+def script_of(target: Target, sample: Sample, check: Check, seed: int) -> str:
     """Return the program's text; it raises CheckError with the finding.
 
     Args:
         target: what fails.
         sample: the call on which it fails.
-        check: the name of the check.
+        check: the check, or the part of one.
         seed: where random numbers begin.
     """
     arguments = [_literal(value) for value in sample.args]
     arguments += [f"{name}={_literal(value)}" for name, value in sample.kwargs.items()]
+    is_named = check.source == f'"{check.name}"'
     lines = [
-        f"# {target.name} fails the check {check}",
+        f"# {target.name} fails the check {check.name}",
         "import torch",
         "from math import inf, nan",
         "from custom_autograd import Sample, check",
+        *([] if is_named else [f"from {type(check).__module__} import {type(check).__name__}"]),
         *_loading(target),
         *_classes(target, sample),
         "sample = Sample(",
         *(f"    {argument}," for argument in arguments),
         f"){_declared(sample)}",
-        f'check(op, [sample], checks=["{check}"], seed={seed}, raise_on_failure=True)',
+        f"check(op, [sample], checks=[{check.source}], seed={seed}, raise_on_failure=True)",
     ]
     return "\n".join(lines)
 

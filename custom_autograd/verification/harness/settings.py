@@ -1,20 +1,33 @@
-"""Settings of the process: read, set to other values for a moment, and put back.
+"""Settings and random numbers of the process: read, set to other values for a moment, and put back.
 
 put_back(values)     whatever differs from `values` is set again
 perturbed(values)    every setting has another value within, so that a kernel that sets a constant changes it
+isolated(seed)              within, every generator starts from the seed; afterwards all are as they were
+is_random(target, sample)   whether a call draws random numbers
+draws_gradients(...)        whether the gradients of a call are drawn, on purpose
+move_on(devices)            what is drawn next is not what was drawn before
+outside_torch()             the state of generators that torch's seed does not reach
 """
 
 import contextlib
 import os
+import pickle
+import random
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from custom_autograd.values.random_state import accelerators_in_use
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import RandomState, accelerators_in_use, kept_random_state
+from custom_autograd.verification.harness.differentiable import gradients_for
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.targets import Target, call_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +186,66 @@ SETTINGS: Mapping[str, Setting] = {
     "working folder": Setting(os.getcwd, os.chdir, _other_folder),
 }
 """The default device, grad mode and autocast have no other value: they decide what an op computes."""
+
+
+@contextlib.contextmanager
+def isolated(seed: int) -> Iterator[None]:
+    """Seed random numbers within, of every device, of Python and of NumPy, and restore the generators afterwards."""
+    state = random.getstate()
+    numpy = sys.modules.get("numpy")  # a kernel may draw from it, where it is in use
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    with kept_random_state():
+        RandomState.seeded(seed).restore()
+        random.seed(seed)
+        if numpy is not None:
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+
+def is_random(target: Target, sample: Sample) -> bool:
+    """Return True if a call draws random numbers, or is given a generator; nothing is drawn or written afterwards."""
+    if has_generator(sample):
+        return True
+    with kept_random_state(), torch.no_grad():
+        before = RandomState.current()
+        call_on(target.call, copy(sample))
+        return before.has_moved()
+
+
+def draws_gradients(target: Target, sample: Sample) -> bool:
+    """Return True if the backward of gradients that are not the derivative on purpose draws random numbers."""
+    if not target.surrogates:
+        return False
+    states: list[RandomState] = []
+
+    def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        states.append(RandomState.current())
+        return [torch.ones_like(output) for output in outputs]
+
+    with kept_random_state(), contextlib.suppress(Exception):  # derivatives have checks of their own
+        gradients_for(target, copy(sample), mark)
+        return states[0].has_moved()
+    return False
+
+
+DRAWN = "its gradient draws random numbers on purpose"
+
+
+def move_on(devices: Set[torch.device]) -> None:
+    """Draw numbers on the CPU and on other devices, so that what is drawn next is not what was drawn before."""
+    for device in {torch.device("cpu"), *devices}:
+        torch.rand(97, device=device)
+
+
+def outside_torch() -> dict[str, object]:
+    """Return the state of each random generator of the process that torch's seed does not reach, by its owner."""
+    found: dict[str, object] = {"Python": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found["NumPy"] = pickle.dumps(numpy.random.get_state(legacy=False))
+    return found

@@ -1,7 +1,9 @@
-"""One sample -> its variants: the same call in other memory layouts, and subsets of inputs that need a gradient."""
+"""One sample -> the same call in other memory layouts, of other sizes, and the smallest that still fails."""
 
+import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
@@ -82,7 +84,7 @@ def free_sizes(sample: Sample) -> frozenset[int]:
 
 
 def pinned_sizes(sample: Sample) -> frozenset[int]:
-    """Return the sizes that tensors of integers have or fix: offsets end at one, and labels and indices lie below one.
+    """Return the sizes that tensors of integers have or fix: where offsets end, and what lengths add up to.
 
     Such a tensor is never resized, repeated or redrawn: only the author of the op can say what its numbers point at.
     """
@@ -90,7 +92,7 @@ def pinned_sizes(sample: Sample) -> frozenset[int]:
     for tensor in sample.tensors():
         if is_index(tensor):
             largest = int(tensor.detach().max()) if tensor.numel() else 0
-            found |= {*tensor.shape, largest, largest + 1}
+            found |= {*tensor.shape, largest, largest + 1, int(tensor.detach().sum())}
     return frozenset(found)
 
 
@@ -221,3 +223,64 @@ LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
     ("conjugated", conjugated),
     ("negated", negated),
 )
+
+
+LONGEST_SEARCH = 2.0  # s; a search that is cut short still gives a sample that fails
+MOST_ATTEMPTS = 60
+
+
+def shrink(sample: Sample, fails: Callable[[Sample], bool]) -> Sample | None:
+    """Return the smallest sample found that fails as the given one does.
+
+    Args:
+        sample: a call that fails.
+        fails: whether a call fails in the same way.
+
+    Returns:
+        None if not even the given sample fails again.
+    """
+    if not fails(sample):
+        return None
+    deadline, attempts = time.perf_counter() + LONGEST_SEARCH, 0
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for candidate in _candidates(sample):
+            attempts += 1
+            if attempts > MOST_ATTEMPTS or time.perf_counter() > deadline:
+                return sample
+            if fails(candidate):
+                sample, is_smaller = candidate, True
+                break
+    return sample
+
+
+def _candidates(sample: Sample) -> Iterator[Sample]:
+    """Yield what is simpler than a sample by one step, the largest steps first."""
+    for name, value in sample.kwargs.items():
+        if not isinstance(value, Tensor):
+            yield sample.with_arguments(sample.args, {key: row for key, row in sample.kwargs.items() if key != name})
+    if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
+        yield from _smaller(sample)  # what an integer tensor points at must not become smaller
+    for decimals in (0, 1):
+        rounded = sample.map(functools.partial(_rounded, decimals=decimals))
+        if _differs(rounded, sample):
+            yield rounded
+
+
+def _smaller(sample: Sample) -> Iterator[Sample]:
+    for size in sorted(sizes_of(sample), reverse=True):
+        for other in sorted({1, 2, size // 2, size - 1}):
+            if 0 < other < size:
+                yield resized(sample, {size: other})
+
+
+def _rounded(tensor: Tensor, *, decimals: int) -> Tensor:
+    if not tensor.is_floating_point() or tensor.layout != torch.strided:
+        return tensor
+    return tensor.detach().round(decimals=decimals).requires_grad_(tensor.requires_grad)
+
+
+def _differs(one: Sample, other: Sample) -> bool:
+    pairs = zip(one.tensors(), other.tensors(), strict=True)
+    return any(left is not right and not torch.equal(left, right) for left, right in pairs)

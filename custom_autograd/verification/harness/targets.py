@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.containers.argument_tree import ArgumentTree, refusal
+from custom_autograd.containers.fields import Plain, all_nodes
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import CheckError
@@ -24,21 +25,74 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.execution.generated import source_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import ReferenceRule
+from custom_autograd.registration.rule_types import Gradient, JvpRule, ReferenceRule, Registrations
 from custom_autograd.schema.samples import Sample, TensorFactory, TensorLeaf
-from custom_autograd.schema.schema import Schema
+from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.shapes.sampling import find_samples
 from custom_autograd.torch_private import verification
-from custom_autograd.verification.harness.dispatching import call_overload, completing, repeatable, to_dispatcher
-from custom_autograd.verification.harness.known_kernels import conditional, key_of_kernel
-from custom_autograd.verification.harness.named_arguments import (
-    TargetArgument,
-    argument_of_schema,
-    arguments_with_containers,
-    arguments_with_surrogates,
-    fields_in_containers,
-    surrogates_of_values,
+from custom_autograd.verification.harness.dispatching import (
+    call_overload,
+    completing,
+    conditional,
+    key_of_kernel,
+    repeatable,
+    to_dispatcher,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArgument:
+    """Facts about one argument of a target."""
+
+    name: str
+    is_mutated: bool = False
+    is_differentiable: bool = True
+    default: object = inspect.Parameter.empty
+    kind: object = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def argument_of_schema(row: Argument) -> TargetArgument:
+    """Return what a schema says of an argument."""
+    default = row.default if row.has_default else inspect.Parameter.empty
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default, row.kind)
+
+
+def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[TargetArgument, ...]:
+    """Return the arguments as the author of the op sees them; of a container, what holds for anything in it."""
+    found = []
+    for node in tree.inputs:
+        flat = [argument for argument in schema.arguments if argument.name in node.flat()]
+        is_mutated, is_differentiable = any(a.is_mutated for a in flat), any(a.is_differentiable for a in flat)
+        parameter = tree.signature.parameters[node.name]
+        found.append(TargetArgument(node.name, is_mutated, is_differentiable, parameter.default, parameter.kind))
+    return tuple(found)
+
+
+def arguments_with_surrogates(registrations: Registrations, arguments: Sequence[TargetArgument]) -> dict[str, str]:
+    """Return the arguments whose rules do not return the derivative, and the reason that their author gives."""
+    found: dict[str, str] = {}
+    for rule in registrations.gradient_rules():
+        if rule.surrogate:
+            names = rule.named if isinstance(rule, Gradient) else [argument.name for argument in arguments]
+            found |= dict.fromkeys(names, rule.surrogate)
+    return found
+
+
+def surrogates_of_values(registrations: Registrations) -> tuple[str, str]:
+    """Return why the gradients of the reference, and the tangents of the jvp, are not the derivative; else nothing."""
+    reference, jvp = registrations.get(ReferenceRule), registrations.get(JvpRule)
+    return (reference and reference.surrogate) or "", (jvp and jvp.surrogate) or ""
+
+
+def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
+    """Return the facts of each tensor that is a flat field, by argument and path, as in `params.weight`."""
+    found = {}
+    for node in all_nodes(tree.inputs):
+        if isinstance(node, Plain) and node.name in schema.argument_names:
+            known = argument_of_schema(schema.argument(node.name))
+            found[node.path] = replace(known, name=node.path.partition(".")[0].partition("[")[0])
+    return found
+
 
 Function: TypeAlias = Callable[..., object]
 """A kernel, a reference or an op: arguments of any kind, tensors in any container out."""
@@ -59,6 +113,7 @@ class Target:
         overload: the dispatcher's overload, if it is an op.
         to_dispatcher: the same call in the values that the overload takes.
         reference: the same computation in differentiable PyTorch operations.
+        reference_name: what messages call it.
         kernels: by device type, "" for the default kernel; further ones of a device type by that and their name.
         samples: the registered samples rule.
         location: file:line of the declaration.
@@ -79,6 +134,7 @@ class Target:
     overload: verification.Overload | None = None
     to_dispatcher: Callable[[Sample], Sample] = lambda sample: sample
     reference: Function | None = None
+    reference_name: str = "the reference"
     kernels: Mapping[str, Function] = field(default_factory=dict)
     samples: SamplesRule | None = None
     location: str = ""

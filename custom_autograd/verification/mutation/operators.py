@@ -1,19 +1,28 @@
 """OPERATORS, the ways to change a rule or a kernel: each is a row that makes a wrong function of a right one.
 
 A mistake keeps the shape and dtype of what it changes, and stays differentiable where the right function is: only then
-does it show whether tests look at numbers.
+does it show whether tests look at numbers. Mistakes that remember or write do what the right function does under a
+transform, a trace or a tensor subclass: a buffer that outlives a transform raises an error there, which any test would
+notice.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from custom_autograd.verification.mutation import changes, states
-from custom_autograd.verification.mutation.changed_results import map_results, swap_results
+from custom_autograd.torch_private.transforms import is_transforming
+from custom_autograd.verification.mutation import mistakes
+from custom_autograd.verification.mutation.mistakes import first_tensor, map_arguments, map_results, swap_results
 from custom_autograd.verification.mutation.points import Function, Kind, MutationPoint
+
+IsMeant: TypeAlias = Callable[["int | str"], bool]
+"""Of an argument, by its position or its keyword: is it changed?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +33,14 @@ class Operator:
         name: what reports call it.
         purpose: completes "the mistake of a rule that ...".
         kinds: the kinds of functions that it changes.
-        change: (mutation point, function, part) -> the wrong function.
+        change: a mutant -> the wrong function, with a state of its own where it has one.
         parts: a mutant for each; what "" or a name means is up to the operator.
     """
 
     name: str
     purpose: str
     kinds: tuple[Kind, ...]
-    change: Callable[[MutationPoint, Function, str], Function]
+    change: Callable[[Mutant], Function]
     parts: Callable[[MutationPoint], tuple[str, ...]] = lambda point: ("",)
 
 
@@ -55,7 +64,21 @@ class Mutant:
 
     def function(self) -> Function:
         """Return the wrong function, with a state of its own where it has one."""
-        return self.operator.change(self.point, self.point.function, self.part)
+        return self.operator.change(self)
+
+    def with_results(self, change: Callable[[str, Tensor], Tensor]) -> Function:
+        """Return the right function with its results changed, given the name of each."""
+        point = self.point
+        return lambda *args, **kwargs: map_results(point.function(*args, **kwargs), point.results, change)
+
+    def with_arguments(self, is_meant: IsMeant, change: mistakes.Change) -> Function:
+        """Return the right function with the arguments changed that are meant."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
+            args, kwargs = map_arguments(args, kwargs, is_meant, change)
+            return self.point.function(*args, **kwargs)
+
+        return run
 
 
 def mutants_of(point: MutationPoint, names: tuple[str, ...] | None = None) -> tuple[Mutant, ...]:
@@ -64,100 +87,186 @@ def mutants_of(point: MutationPoint, names: tuple[str, ...] | None = None) -> tu
     return tuple(Mutant(point, operator, part) for operator in chosen for part in operator.parts(point))
 
 
-def _results(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
-    """Return what the function returns, changed tensor by tensor."""
-
-    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
-        del part
-        return lambda *args, **kwargs: map_results(
-            function(*args, **kwargs), point.results, lambda name, tensor: change(tensor)
-        )
-
-    return wrong
+def is_plain(tensor: Tensor) -> bool:
+    """Return True if a tensor is an ordinary one, outside every transform."""
+    return type(tensor) is Tensor and not is_transforming()
 
 
-def _drop(point: MutationPoint, function: Function, part: str) -> Function:
-    def change(name: str, tensor: Tensor) -> Tensor:
-        return changes.zero(tensor) if name == part else tensor
-
-    return lambda *args, **kwargs: map_results(function(*args, **kwargs), point.results, change)
+def _results(change: mistakes.Change) -> Callable[[Mutant], Function]:
+    """Change what the function returns, tensor by tensor."""
+    return lambda mutant: mutant.with_results(lambda name, tensor: change(tensor))
 
 
-def _swap(point: MutationPoint, function: Function, part: str) -> Function:
-    del point, part
-    return lambda *args, **kwargs: swap_results(function(*args, **kwargs))
+def _incoming(change: mistakes.Change) -> Callable[[Mutant], Function]:
+    """Change what comes in, tensor by tensor, before the function sees it."""
+    return lambda mutant: mutant.with_arguments(mutant.point.is_incoming, change)
 
 
-def _incoming(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
-    """Return what comes in, changed tensor by tensor before the function sees it."""
-
-    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
-        del part
-
-        def run(*args: object, **kwargs: object) -> object:
-            args, kwargs = changes.map_arguments(args, kwargs, point.is_incoming, change)
-            return function(*args, **kwargs)
-
-        return run
-
-    return wrong
+def _inputs(change: mistakes.Change) -> Callable[[Mutant], Function]:
+    """Change the arguments of a kernel, tensor by tensor, before it sees them."""
+    return lambda mutant: mutant.with_arguments(lambda key: True, change)
 
 
-def _inputs(change: changes.Change) -> Callable[[MutationPoint, Function, str], Function]:
-    """Return the arguments of a kernel, changed tensor by tensor before it sees them."""
-
-    def wrong(point: MutationPoint, function: Function, part: str) -> Function:
-        del point, part
-
-        def run(*args: object, **kwargs: object) -> object:
-            args, kwargs = changes.map_arguments(args, kwargs, lambda key: True, change)
-            return function(*args, **kwargs)
-
-        return run
-
-    return wrong
+def _drop(mutant: Mutant) -> Function:
+    return mutant.with_results(lambda name, tensor: torch.zeros_like(tensor) if name == mutant.part else tensor)
 
 
-def _mean(point: MutationPoint, function: Function, part: str) -> Function:
-    del part
+def _swap(mutant: Mutant) -> Function:
+    return lambda *args, **kwargs: swap_results(mutant.point.function(*args, **kwargs))
 
-    def run(*args: object, **kwargs: object) -> object:
-        incoming = changes.first_tensor(args, kwargs, point.is_incoming)
-        result = function(*args, **kwargs)
-        return map_results(result, point.results, lambda name, tensor: changes.averaged(tensor, incoming))
+
+def _mean(mutant: Mutant) -> Function:
+    point = mutant.point
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
+        incoming = first_tensor(args, kwargs, point.is_incoming)
+        result = point.function(*args, **kwargs)
+        return map_results(result, point.results, lambda name, tensor: mistakes.averaged(tensor, incoming))
 
     return run
 
 
-def _names_of_several(point: MutationPoint) -> tuple[str, ...]:
-    """Return a mutant for the whole, where there is something to exchange."""
+def _written_incoming(mutant: Mutant) -> Function:
+    """Return a function with right results that doubles the incoming gradients afterwards."""
+    point = mutant.point
+
+    def write(tensor: Tensor) -> Tensor:
+        if is_plain(tensor) and not tensor.requires_grad:
+            tensor.mul_(2)
+        return tensor
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
+        copies, named = map_arguments(args, kwargs, point.is_incoming, torch.clone)
+        result = map_results(point.function(*copies, **named), point.results, lambda name, tensor: tensor)
+        map_arguments(args, kwargs, point.is_incoming, write)
+        return result
+
+    return run
+
+
+def _written_input(mutant: Mutant) -> Function:
+    """Return a function with right results that adds one to the first tensor afterwards."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's kernel
+        result = mutant.point.function(*args, **kwargs)
+        first = first_tensor(args, kwargs, lambda key: True)
+        if first is not None and is_plain(first) and first.dtype != torch.bool:
+            with torch.no_grad():
+                first.add_(1)
+        return result
+
+    return run
+
+
+def _cached(mutant: Mutant) -> Function:
+    """Return a function with right results in memory that the next call overwrites."""
+    buffers: dict[object, Tensor] = {}
+
+    def keep(name: str, tensor: Tensor) -> Tensor:
+        if not is_plain(tensor) or (torch.is_grad_enabled() and tensor.requires_grad):
+            return tensor
+        key = (name, tensor.shape, tensor.dtype, tensor.device)
+        buffer = buffers.setdefault(key, torch.empty_like(tensor))
+        return buffer.detach().copy_(tensor.detach())
+
+    return mutant.with_results(keep)
+
+
+def _stale_incoming(mutant: Mutant) -> Function:
+    return _stale(mutant, mutant.point.is_incoming)
+
+
+def _stale_saved(mutant: Mutant) -> Function:
+    return _stale(mutant, mutant.point.is_saved)
+
+
+def _stale(mutant: Mutant, is_meant: IsMeant) -> Function:
+    """Return a function that gets the tensors of the first call that are meant, in all calls of the same sizes."""
+    function = mutant.point.function
+    first: dict[object, list[Tensor]] = {}
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's function
+        now: list[Tensor] = []
+        map_arguments(args, kwargs, is_meant, lambda tensor: _noted(now, tensor))
+        if not all(is_plain(tensor) for tensor in now):
+            return function(*args, **kwargs)
+        key = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in now)
+        if key not in first:
+            first[key] = [tensor.detach().clone() for tensor in now]
+            return function(*args, **kwargs)
+        kept = iter(first[key])
+        args, kwargs = map_arguments(args, kwargs, is_meant, lambda _: next(kept))
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _noted(tensors: list[Tensor], tensor: Tensor) -> Tensor:
+    tensors.append(tensor)
+    return tensor
+
+
+def _counted(mutant: Mutant) -> Function:
+    """Return a function with a result that is right at first, and grows by a thousandth a call, a hundred times."""
+    calls = itertools.count()
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # Any: a user's kernel
+        factor = 1 + 1e-3 * (next(calls) % 100)
+        return mutant.with_results(lambda name, tensor: _scaled(tensor, factor))(*args, **kwargs)
+
+    return run
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor * factor if tensor.is_floating_point() or tensor.is_complex() else tensor
+
+
+def _if_several(point: MutationPoint) -> tuple[str, ...]:
+    """Return a mutant for the whole, if there is something to exchange."""
     return ("",) if len(point.results) > 1 else ()
 
 
-def _saved(point: MutationPoint) -> tuple[str, ...]:
-    """Return a mutant for the whole, where what was saved is an argument."""
+def _if_saved(point: MutationPoint) -> tuple[str, ...]:
+    """Return a mutant for the whole, if what was saved is an argument."""
     return ("",) if point.saved else ()
 
 
 RULES: tuple[Kind, ...] = ("backward", "jvp")
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("sign", "returns the negative", RULES, _results(changes.negated)),
-    Operator("factor", "returns twice what it should", ("backward", "jvp", "kernel"), _results(changes.doubled)),
+    Operator("sign", "returns the negative", RULES, _results(mistakes.negated)),
+    Operator("factor", "returns twice what it should", ("backward", "jvp", "kernel"), _results(mistakes.doubled)),
     Operator("drop", "returns zeros in the place of one result", RULES, _drop, lambda point: point.results or ("0",)),
-    Operator("swap", "returns two gradients of one shape in the wrong order", RULES, _swap, _names_of_several),
-    Operator("detach", "loses the second derivative", RULES, _results(changes.detached)),
-    Operator("abs", "takes the absolute value of what comes in", RULES, _incoming(changes.magnitude)),
+    Operator(
+        "swap",
+        "returns two gradients of one shape in the wrong order",
+        RULES,
+        _swap,
+        _if_several,
+    ),
+    Operator("detach", "loses the second derivative", RULES, _results(mistakes.detached)),
+    Operator("abs", "takes the absolute value of what comes in", RULES, _incoming(mistakes.magnitude)),
     Operator("mean", "averages where it should sum", ("backward",), _mean),
-    Operator("cast", "computes in bfloat16", RULES, _results(changes.rounded)),
-    Operator("in-place", "writes to the incoming gradient", RULES, states.written_incoming),
-    Operator("cached", "returns the same memory at every call", RULES, states.cached),
-    Operator("stale-grad", "keeps what came in at the first call", RULES, states.stale_incoming),
-    Operator("stale-saved", "keeps what was saved for the first call", RULES, states.stale_saved, _saved),
-    Operator("transpose", "returns matrices in the wrong order of memory", RULES, _results(changes.transposed)),
-    Operator("tail", "leaves the last element unwritten", ("backward", "jvp", "kernel"), _results(changes.cut)),
-    Operator("noise", "is off by one in a thousand", RULES, _results(changes.noisy)),
-    Operator("write-input", "writes to its first input", ("kernel",), states.written_input),
-    Operator("strides", "reads its inputs as if they were contiguous", ("kernel",), _inputs(changes.misread)),
-    Operator("counter", "depends on how often it was called", ("kernel",), states.counted),
+    Operator("cast", "computes in bfloat16", RULES, _results(mistakes.rounded)),
+    Operator("in-place", "writes to the incoming gradient", RULES, _written_incoming),
+    Operator("cached", "returns the same memory at every call", RULES, _cached),
+    Operator(
+        "stale-grad",
+        "keeps what came in at the first call",
+        RULES,
+        _stale_incoming,
+    ),
+    Operator(
+        "stale-saved",
+        "keeps what was saved for the first call",
+        RULES,
+        _stale_saved,
+        _if_saved,
+    ),
+    Operator("transpose", "returns matrices in the wrong order of memory", RULES, _results(mistakes.transposed)),
+    Operator("tail", "leaves the last element unwritten", ("backward", "jvp", "kernel"), _results(mistakes.cut)),
+    Operator("noise", "is off by one in a thousand", RULES, _results(mistakes.noisy)),
+    Operator("write-input", "writes to its first input", ("kernel",), _written_input),
+    Operator("strides", "reads its inputs as if they were contiguous", ("kernel",), _inputs(mistakes.misread)),
+    Operator("counter", "depends on how often it was called", ("kernel",), _counted),
 )

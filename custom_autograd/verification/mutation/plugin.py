@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from custom_autograd.verification.mutation.equivalence import Equivalence
-from custom_autograd.verification.mutation.operators import Mutant, mutants_of
+from custom_autograd.verification.mutation.engine import Equivalence
+from custom_autograd.verification.mutation.operators import mutants_of
 from custom_autograd.verification.mutation.points import find_points
 from custom_autograd.verification.mutation.suites import LOG, MUTANT, WATCH
 
@@ -28,28 +28,25 @@ class Activation:
         self.op, self.rule, self.label = path.split("/", 2)
         self.is_watched = is_watched
         self.stack = contextlib.ExitStack()
-        self.witnesses: list[Equivalence] = []
+        self.equivalence: Equivalence | None = None
 
     def attempt(self) -> None:
         """Change the op, if it is declared by now and has not been changed."""
-        if self.witnesses:
+        if self.equivalence is not None:
             return
         mutants = [row for point in find_points(self.op) if point.rule == self.rule for row in mutants_of(point)]
         for mutant in mutants:
             if mutant.label == self.label:
-                self._put(mutant)
-
-    def _put(self, mutant: Mutant) -> None:
-        equivalence, wrong = Equivalence(), mutant.function()
-        self.witnesses.append(equivalence)
-        watched = equivalence.paired(mutant.point.function, wrong) if self.is_watched else wrong
-        self.stack.enter_context(mutant.point.exchange(watched))
+                self.equivalence = self.equivalence or Equivalence()
+                wrong = mutant.function()
+                watched = self.equivalence.paired(mutant.point.function, wrong) if self.is_watched else wrong
+                self.stack.enter_context(mutant.point.exchange(watched))
 
     def finish(self) -> None:
-        """Put the right functions back, and note what became of the wrong ones."""
+        """Put the right function back, and note what became of the wrong one."""
         self.stack.close()
-        for equivalence in self.witnesses:
-            _log(status=equivalence.status if self.is_watched else "survived")
+        if self.equivalence is not None:
+            _log(status=self.equivalence.status if self.is_watched else "survived")
 
 
 def pytest_configure(config: pytest.Config) -> None:

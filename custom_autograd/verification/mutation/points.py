@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -44,7 +43,8 @@ class MutationPoint:
         style: how it is called.
         function: the function itself.
         results: the names of what it returns, in order, as far as they are known.
-        exchange: a context in which another function replaces it.
+        put: replaces it by another function.
+        restore: undoes that.
         names: its parameters, where it is called by name.
         incoming: those among them that are incoming gradients or tangents.
     """
@@ -55,7 +55,8 @@ class MutationPoint:
     style: Style
     function: Function
     results: tuple[str, ...]
-    exchange: Callable[[Function], AbstractContextManager[None]]
+    put: Callable[[Function], None]
+    restore: Callable[[], None]
     names: tuple[str, ...] = ()
     incoming: frozenset[str] = frozenset()
 
@@ -63,6 +64,15 @@ class MutationPoint:
     def saved(self) -> tuple[str, ...]:
         """Return the names of what was saved for it, where it is called by name."""
         return tuple(name for name in self.names if name not in self.incoming and name not in (NEEDS, META))
+
+    @contextlib.contextmanager
+    def exchange(self, function: Function) -> Iterator[None]:
+        """Put another function in its place for a while."""
+        self.put(function)
+        try:
+            yield
+        finally:
+            self.restore()
 
     def is_incoming(self, key: int | str) -> bool:
         """Return True if an argument, by its position or its keyword, is an incoming gradient or tangent."""
@@ -88,7 +98,7 @@ def points_of(value: object) -> tuple[MutationPoint, ...]:
     """
     record = registry.record_of(value)
     if record is not None:
-        return (*_rules_of(record), *_kernels_of(record))
+        return (*_rules_of(record), *(_kernel_of(record, kernel) for kernel in record.kernels.all()))
     if isinstance(value, verification.Definition):
         return tuple(_of_definition(value))
     if isinstance(value, type) and issubclass(value, torch.autograd.Function):
@@ -119,78 +129,30 @@ def _subclasses(cls: type) -> Iterator[type]:
 def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:
     registered = record.registrations
     for rule in registered.all_of(GradientRule):
-        yield _gradient_of(record, rule)
+        results = rule.inputs or tuple(argument.name for argument in record.declaration.schema.differentiable_arguments)
+        yield _named_rule(record, rule, rule.title, "backward", results)
     for drop_in in registered.all_of(DropInRule):
-        yield _drop_in_of(record, drop_in)
-    for jvp in registered.all_of(JvpRule):
-        yield _jvp_of(record, jvp)
-
-
-def _gradient_of(record: OpRecord, rule: GradientRule) -> MutationPoint:
-    schema = record.declaration.schema
-    special = set(special_names(schema, with_grads=True, with_tangents=False)) - {NEEDS, META}
-    return MutationPoint(
-        record.name,
-        rule.title,
-        "backward",
-        "by name",
-        rule.function,
-        rule.inputs or tuple(argument.name for argument in schema.differentiable_arguments),
-        partial(_exchanged_rule, record, rule),
-        rule.names,
-        frozenset(rule.names) & special,
-    )
-
-
-def _drop_in_of(record: OpRecord, rule: DropInRule) -> MutationPoint:
-    return MutationPoint(
-        record.name,
-        "backward",
-        "backward",
-        "after ctx",
-        rule.function,
-        tuple(record.declaration.schema.argument_names),
-        partial(_exchanged_rule, record, rule),
-    )
-
-
-def _jvp_of(record: OpRecord, rule: JvpRule) -> MutationPoint:
-    schema = record.declaration.schema
-    special = set(special_names(schema, with_grads=False, with_tangents=True)) - {NEEDS, META}
-    return MutationPoint(
-        record.name,
-        "jvp",
-        "jvp",
-        "by name",
-        rule.function,
-        tuple(result.name for result in schema.differentiable_results),
-        partial(_exchanged_rule, record, rule),
-        rule.names,
-        frozenset(rule.names) & special,
-    )
-
-
-def _kernels_of(record: OpRecord) -> Iterator[MutationPoint]:
-    results = tuple(output.name for output in record.declaration.schema.fresh_outputs)
-    for kernel in record.kernels.all():
+        results = tuple(record.declaration.schema.argument_names)
         yield MutationPoint(
-            record.name,
-            f"kernel {kernel.title}",
-            "kernel",
-            "arguments",
-            kernel.given,
-            results,
-            partial(_exchanged_kernel, record, kernel),
+            record.name, "backward", "backward", "after ctx", drop_in.function, results, *_exchange(record, drop_in)
         )
+    for jvp in registered.all_of(JvpRule):
+        results = tuple(result.name for result in record.declaration.schema.differentiable_results)
+        yield _named_rule(record, jvp, "jvp", "jvp", results)
 
 
-@contextlib.contextmanager
-def _exchanged_rule(record: OpRecord, rule: PointRule, function: Function) -> Iterator[None]:
-    _set_rule(record, replace(rule, function=function))
-    try:
-        yield
-    finally:
-        _set_rule(record, rule)
+def _named_rule(
+    record: OpRecord, rule: GradientRule | JvpRule, title: str, kind: Kind, results: tuple[str, ...]
+) -> MutationPoint:
+    is_jvp = kind == "jvp"
+    special = special_names(record.declaration.schema, with_grads=not is_jvp, with_tangents=is_jvp)
+    incoming = frozenset(rule.names) & (set(special) - {NEEDS, META})
+    function, exchange = rule.function, _exchange(record, rule)
+    return MutationPoint(record.name, title, kind, "by name", function, results, *exchange, rule.names, incoming)
+
+
+def _exchange(record: OpRecord, rule: PointRule) -> tuple[Callable[[Function], None], Callable[[], None]]:
+    return lambda function: _set_rule(record, replace(rule, function=function)), lambda: _set_rule(record, rule)
 
 
 def _set_rule(record: OpRecord, rule: PointRule) -> None:
@@ -200,13 +162,16 @@ def _set_rule(record: OpRecord, rule: PointRule) -> None:
         attach_all(record)
 
 
-@contextlib.contextmanager
-def _exchanged_kernel(record: OpRecord, kernel: Kernel, function: Function) -> Iterator[None]:
-    record.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
-    try:
-        yield
-    finally:
+def _kernel_of(record: OpRecord, kernel: Kernel) -> MutationPoint:
+    def put(function: Function) -> None:
+        record.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
+
+    def restore() -> None:
         record.kernels.add(kernel, replace=True)
+
+    results = tuple(output.name for output in record.declaration.schema.fresh_outputs)
+    title = f"kernel {kernel.title}"
+    return MutationPoint(record.name, title, "kernel", "arguments", kernel.given, results, put, restore)
 
 
 def _of_definition(definition: verification.Definition) -> Iterator[MutationPoint]:
@@ -214,78 +179,36 @@ def _of_definition(definition: verification.Definition) -> Iterator[MutationPoin
     names = tuple(argument.name for argument in target.arguments)
     backward = definitions.backward_of(definition)
     if backward is not None:
-        yield MutationPoint(
-            target.name,
-            "backward",
-            "backward",
-            "after ctx",
-            backward,
-            names,
-            partial(_exchanged_backward, definition),
-        )
-    for device, kernel in definitions.kernels_of(definition).items():
-        yield MutationPoint(
-            target.name,
-            f"kernel {device or 'default'}",
-            "kernel",
-            "arguments",
-            kernel,
-            (),
-            partial(_exchanged_item, definitions.kernels_of(definition), device),
-        )
-
-
-@contextlib.contextmanager
-def _exchanged_backward(definition: verification.Definition, function: Function) -> Iterator[None]:
-    before = definitions.backward_of(definition)
-    assert before is not None  # there is no mutation point otherwise
-    definitions.set_backward(definition, function)
-    try:
-        yield
-    finally:
-        definitions.set_backward(definition, before)
-
-
-@contextlib.contextmanager
-def _exchanged_item(table: dict[str | None, Function], key: str | None, function: Function) -> Iterator[None]:
-    before = table[key]
-    table[key] = function
-    try:
-        yield
-    finally:
-        table[key] = before
+        put = partial(definitions.set_backward, definition)
+        restore = partial(put, backward)
+        yield MutationPoint(target.name, "backward", "backward", "after ctx", backward, names, put, restore)
+    table = definitions.kernels_of(definition)
+    for device, kernel in table.items():
+        title, put = f"kernel {device or 'default'}", partial(table.__setitem__, device)
+        yield MutationPoint(target.name, title, "kernel", "arguments", kernel, (), put, partial(put, kernel))
 
 
 def _of_function(cls: type[torch.autograd.Function]) -> Iterator[MutationPoint]:
     target = target_of(cls)
     names = tuple(argument.name for argument in target.arguments)
     for attribute, rule, kind in METHODS:
-        if getattr(cls, attribute) is getattr(torch.autograd.Function, attribute):
-            continue
-        is_forward = attribute == "forward"
-        yield MutationPoint(
-            target.name,
-            rule,
-            kind,
-            "arguments" if is_forward else "after ctx",
-            getattr(cls, attribute),
-            names if kind == "backward" else (),
-            partial(_exchanged_method, cls, attribute),
-        )
+        if getattr(cls, attribute) is not getattr(torch.autograd.Function, attribute):
+            style: Style = "arguments" if attribute == "forward" else "after ctx"
+            results = names if kind == "backward" else ()
+            exchange = _exchange_method(cls, attribute)
+            yield MutationPoint(target.name, rule, kind, style, getattr(cls, attribute), results, *exchange)
 
 
-@contextlib.contextmanager
-def _exchanged_method(cls: type, attribute: str, function: Function) -> Iterator[None]:
-    before = inspect.getattr_static(cls, attribute)
-    is_own = attribute in vars(cls)
-    setattr(cls, attribute, staticmethod(function))
-    try:
-        yield
-    finally:
+def _exchange_method(cls: type, attribute: str) -> tuple[Callable[[Function], None], Callable[[], None]]:
+    before, is_own = inspect.getattr_static(cls, attribute), attribute in vars(cls)
+
+    def restore() -> None:
         if is_own:
             setattr(cls, attribute, before)
         else:
             delattr(cls, attribute)
+
+    return lambda function: setattr(cls, attribute, staticmethod(function)), restore
 
 
 METHODS: tuple[tuple[str, str, Kind], ...] = (

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.harness.targets import target_of
-from custom_autograd.verification.mutation.engine import Judge, Verdict
+from custom_autograd.verification.mutation.engine import Judge, MutantStatus, MutantVerdict
 from custom_autograd.verification.mutation.operators import Mutant
-from custom_autograd.verification.mutation.outcomes import MutantStatus
 
 MUTANT = "CUSTOM_AUTOGRAD_MUTATE"
 WATCH = "CUSTOM_AUTOGRAD_MUTATE_WATCH"
@@ -62,7 +61,7 @@ def by_tests(command: Sequence[str]) -> Judge:
         raise CheckError(f"{' '.join(command)}: it ends with {first.code} before anything is changed\n{tail}")
     limit = max(SHORTEST_LIMIT, 10 * first.seconds)
 
-    def judge(op: object, mutant: Mutant) -> Verdict:
+    def judge(op: object, mutant: Mutant) -> MutantVerdict:
         is_watched = target_of(op).samples is None
         return _verdict(command, mutant, run_tests(command, mutant.path, limit=limit, is_watched=is_watched))
 
@@ -111,16 +110,16 @@ def _environment(path: str | None, log: Path, *, is_watched: bool) -> dict[str, 
     return {**rest, **changes}
 
 
-def _verdict(command: Sequence[str], mutant: Mutant, run: SuiteRun) -> Verdict:
+def _verdict(command: Sequence[str], mutant: Mutant, run: SuiteRun) -> MutantVerdict:
     if run.code == TIMED_OUT:
-        return Verdict(("the time limit",), run.output)
+        return MutantVerdict(("the time limit",), run.output)
     if run.code == PASSED and not run.statuses:
         raise CheckError(f"{' '.join(command)}: no test declares {mutant.point.op}, so that nothing can be changed")
     if run.code == PASSED:
-        return Verdict(status=_worst(run.statuses))
+        return MutantVerdict(status=_worst(run.statuses))
     names = run.failed or (f"exit code {run.code}",)
     lines = [line for line in run.output.splitlines() if line.startswith("E ")]
-    return Verdict(names, lines[0].removeprefix("E ").strip() if lines else "")
+    return MutantVerdict(names, lines[0].removeprefix("E ").strip() if lines else "")
 
 
 def _worst(statuses: Sequence[MutantStatus]) -> MutantStatus:

@@ -1,14 +1,24 @@
-"""The report as JSON and Markdown."""
+"""The report as JSON, as Markdown, and as JUnit XML, which CI services read."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
-from custom_autograd.verification.report.headline import format_counts, format_warnings
-from custom_autograd.verification.report.results import STATUSES, Result, count, skips_of, summarise
-from custom_autograd.verification.report.runs import Run, fields_of, run_of
+from custom_autograd.verification.report.results import (
+    STATUSES,
+    Result,
+    Run,
+    count,
+    format_counts,
+    format_warnings,
+    run_of,
+    skips_of,
+    summarise,
+)
 
 JSON_FORMAT = 1
 """Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
@@ -25,7 +35,7 @@ def format_json(results: Sequence[Result], sources: Mapping[str, str], run: Run 
         "counts": {status: count(results, status) for status in STATUSES},
         "results": [_fields(result) for result in results],
         "sources": dict(sources),
-        "run": None if run is None else fields_of(run),
+        "run": None if run is None else dataclasses.asdict(run),
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
@@ -118,3 +128,65 @@ def _cell(text: str) -> str:
 def _block(message: str) -> list[str]:
     """Return the message as an indented block, which no text in it can end."""
     return [f"    {line}" for line in message.splitlines()]
+
+
+def format_junit(results: Sequence[Result]) -> str:
+    """Return the document, with its declaration; what XML cannot hold is written as an escape of Python."""
+    root = ElementTree.Element("testsuites", {"name": "custom_autograd", **_suite_counts(results)})
+    for op in dict.fromkeys(result.op for result in results):
+        own = [result for result in results if result.op == op]
+        suite = ElementTree.SubElement(root, "testsuite", {"name": _text(op), **_suite_counts(own)})
+        suite.extend(_case(result) for result in own)
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _suite_counts(results: Sequence[Result]) -> dict[str, str]:
+    return {
+        "tests": str(len(results)),
+        "failures": str(count(results, "failed")),
+        "errors": str(count(results, "error")),
+        "skipped": str(count(results, "skipped")),
+        "time": _seconds(sum(result.seconds for result in results)),
+    }
+
+
+def _case(result: Result) -> ElementTree.Element:
+    name = f"{result.check}: {result.sample}"
+    attributes = {"classname": _text(result.op), "name": _text(name), "time": _seconds(result.seconds)}
+    case = ElementTree.Element("testcase", attributes)
+    properties = ElementTree.SubElement(case, "properties")
+    for key, value in _properties(result):
+        ElementTree.SubElement(properties, "property", {"name": _text(key), "value": _text(value)})
+    if result.status in ELEMENTS:
+        first = (result.accepted or result.message).partition("\n")[0]
+        kind = "accepted" if result.accepted else result.code or result.check
+        told = ElementTree.SubElement(case, ELEMENTS[result.status], {"type": _text(kind), "message": _text(first)})
+        told.text = _text(_body(result))
+    if result.script:
+        ElementTree.SubElement(case, "system-out").text = _text(f"A script that shows it:\n{result.script}")
+    return case
+
+
+def _properties(result: Result) -> Iterable[tuple[str, str]]:
+    rows = {"code": result.code, "group": result.group, "seed": str(result.seed), "cause": result.cause}
+    yield from ((key, value) for key, value in rows.items() if value)
+    yield from ((f"measure: {name}", f"{value:.6g}") for name, value in result.measures.items())
+
+
+def _body(result: Result) -> str:
+    return "\n".join([result.message, *([f"why, probably: {result.cause}"] if result.cause else [])])
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _text(text: str) -> str:
+    return FORBIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+ELEMENTS = {"failed": "failure", "error": "error", "skipped": "skipped"}
+
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot hold, not even escaped: most control characters, and halves of surrogate pairs."""

@@ -1,0 +1,198 @@
+"""One call with its gradients: `Call`, and what it gives by name.
+
+call = Call(sample, frozenset({0, 1}))
+run(target, target.call, call)     {"'out'": ..., "written 'state'": ..., "gradient of 'x'": ...}
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import RandomState, kept_random_state
+from custom_autograd.verification.harness.agreement import copied
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.records import result_names
+from custom_autograd.verification.harness.targets import Function, Target, call_on
+
+Outcome: TypeAlias = Mapping[str, Tensor]
+"""Outputs, inputs that were written to, and gradients, each by the name that messages give it."""
+
+Cotangent: TypeAlias = Callable[[Tensor, int], Tensor | None]
+"""Changes the cotangent of a result, given by its position; None leaves the result out of the backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that is to be made.
+
+    Args:
+        sample: its arguments; its tensors lie in memory as the op is to get them.
+        needs: which tensors, by their position among the leaves, require a gradient.
+        cotangent: changes each incoming gradient; None leaves them contiguous.
+        shared: two positions at which one tensor is given.
+        is_apart: whether the second of the two is a copy of it.
+        state: where random numbers begin in each forward; None leaves them alone, as calls in several threads must:
+            torch deadlocks where two threads ask for the state at once and Python collects garbage while one is given
+            it (torch 2.13 holds the generator's lock meanwhile).
+    """
+
+    sample: Sample
+    needs: frozenset[int]
+    cotangent: Cotangent | None = None
+    shared: tuple[int, int] | None = None
+    is_apart: bool = False
+    state: RandomState | None = None
+
+    def plain(self) -> "Call":
+        """Return the call with equal numbers: contiguous, in tensors of their own, zeros for cotangents left out."""
+
+        def cotangent(u: Tensor, position: int) -> Tensor:
+            found = u if self.cotangent is None else self.cotangent(u, position)
+            return torch.zeros_like(u) if found is None else contiguous(found)
+
+        return replace(self, sample=self.sample.map(contiguous), cotangent=cotangent, is_apart=True)
+
+    def with_cotangent(self, function: Callable[[Tensor], Tensor]) -> "Call":
+        """Return the call with a function applied to each of its cotangents."""
+        before = self.cotangent
+
+        def after(u: Tensor, position: int) -> Tensor | None:
+            found = u if before is None else before(u, position)
+            return None if found is None else function(found)
+
+        return replace(self, cotangent=after)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Call":
+        """Return the call with a function applied to each tensor."""
+        return replace(self, sample=self.sample.map(function))
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy without lazy conjugation or negation; a sparse tensor as it is."""
+    if tensor.layout != torch.strided:
+        return tensor.detach()
+    return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided
+
+
+def kept(outcome: Outcome) -> dict[str, Tensor]:
+    """Return copies, which stay as they are if the op hands out the same memory again."""
+    return {name: y.detach().clone() for name, y in outcome.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A forward whose backward is still to come.
+
+    Args:
+        values: outputs and written inputs, by name.
+        leaves: the tensors that require a gradient, by the name of their gradient.
+        is_random: whether random numbers are put back after each backward.
+    """
+
+    values: Outcome
+    leaves: Mapping[str, Tensor]
+    is_random: bool = False
+
+    def able(self) -> list[str]:
+        """Return the names of the results that a gradient flows through."""
+        return [name for name, y in self.values.items() if y.requires_grad and can_have_gradient(y) and _is_dense(y)]
+
+    def detached(self) -> dict[str, Tensor]:
+        """Return the results without their graph."""
+        return {name: y.detach() for name, y in self.values.items()}
+
+    def backward(
+        self, cotangents: Mapping[str, Tensor | None], *, retain_graph: bool = False, create_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the gradients by name; zeros where nothing connects."""
+        pairs = [(self.values[name], u) for name, u in cotangents.items() if u is not None]
+        if not pairs or not self.leaves:
+            return {name: torch.zeros_like(x) for name, x in self.leaves.items()}
+        leaves = list(self.leaves.values())
+        with kept_random_state(is_enabled=self.is_random):
+            grads = torch.autograd.grad(
+                [y for y, _ in pairs],
+                leaves,
+                [u for _, u in pairs],
+                allow_unused=True,
+                create_graph=create_graph,
+                retain_graph=retain_graph or create_graph,
+            )
+        pairs_of_leaves = zip(self.leaves.items(), grads, strict=True)
+        return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs_of_leaves}
+
+
+def begin(target: Target, function: Function, call: Call) -> Begun:
+    """Return the forward of a call, on its own tensors; those that the op writes to are copied."""
+    return begin_on(target, function, call, leaves_of(call))
+
+
+def leaves_of(call: Call) -> list[Tensor]:
+    """Return the tensors of a call, those that need a gradient as leaves of a graph."""
+    leaves = [x.detach().requires_grad_(i in call.needs) for i, x in enumerate(call.sample.tensors())]
+    if call.shared is not None:
+        shared = leaves[call.shared[0]]
+        leaves[call.shared[1]] = shared.clone() if call.is_apart else shared
+    return leaves
+
+
+def begin_on(target: Target, function: Function, call: Call, leaves: Sequence[Tensor]) -> Begun:
+    """Return the forward of a call on other tensors, which may be dual, batched, or part of a graph."""
+    sample, written = call.sample, sorted(target.written_positions(call.sample))
+    values = list(leaves)
+    for i in written:
+        values[i] = leaves[i].clone() if leaves[i].requires_grad else copied(leaves[i])
+    with kept_random_state(is_enabled=call.state is not None):
+        if call.state is not None:
+            call.state.restore()
+        outputs = [*call_on(function, sample.with_tensors(values)), *(values[i] for i in written)]
+    names, rows = result_names(target, sample, len(outputs)), sample.leaves()
+    able = {f"gradient of '{target.name_of(rows[i])}'": leaves[i] for i in sorted(call.needs)}
+    return Begun(dict(zip(names, outputs, strict=True)), able, call.state is not None)
+
+
+def run(target: Target, function: Function, call: Call, only: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Return outputs, written inputs and gradients of one call.
+
+    Args:
+        target: what the names are taken from.
+        function: what is called: the op, its reference, or another kernel.
+        call: the call.
+        only: the names of the results that cotangents are given for; all by default.
+    """
+    begun = begin(target, function, call)
+    return {**begun.detached(), **begun.backward(cotangents_of(call, begun, only))}
+
+
+def cotangents_of(call: Call, begun: Begun, only: Sequence[str] | None = None) -> dict[str, Tensor | None]:
+    """Return the incoming gradient of each result by name: equal numbers for equal names and shapes.
+
+    Args:
+        call: changes them.
+        begun: the forward.
+        only: the results that have a gradient in the op, of which the reference may know fewer; all by default.
+    """
+    able = begun.able()
+    found: dict[str, Tensor | None] = {}
+    for position, name in enumerate(able if only is None else only):
+        if name in able:
+            u = numbers_like(begun.values[name], name)
+            found[name] = u if call.cotangent is None else call.cotangent(u, position)
+    return found
+
+
+def numbers_like(tensor: Tensor, name: str) -> Tensor:
+    """Return numbers of both signs that every dtype holds exactly, multiples of 1/16 up to 2; the same for a name."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    steps = [torch.randint(-32, 33, tensor.shape, generator=generator) / 16 for _ in range(1 + tensor.is_complex())]
+    numbers = torch.complex(*steps) if tensor.is_complex() else steps[0]
+    return numbers.to(device=tensor.device, dtype=tensor.dtype)

@@ -1,0 +1,395 @@
+"""The axes along which calls are drawn: sizes, numbers, scalars, layouts, needs, cotangents.
+
+for change in changes_of(target, sample, needs):     in the order in which they are tried alone
+    call = change.apply(call)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from custom_autograd.schema.samples import Sample, range_of
+from custom_autograd.schema.schema import Argument
+from custom_autograd.verification.calls import layouts, sizes
+from custom_autograd.verification.calls.call import Call, Cotangent
+from custom_autograd.verification.calls.numbers import (
+    MASKS,
+    NOT_FINITE,
+    VALUE_CHANGES,
+    all_first,
+    element,
+    equal_neighbors,
+    shuffled,
+)
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.sweeps import (
+    conjugated,
+    is_index,
+    negated,
+    pinned_sizes,
+    sizes_of,
+    subsets,
+    transposed,
+)
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import scalars
+
+SIZES, VALUES, SCALARS, SHARED, LAYOUTS, NEEDS, COTANGENTS = range(7)
+"""The order in which changes of a case are made, whatever order they were drawn in."""
+
+CHECKS_OF_STAGES = ("sizes", "reference", "reference", "shared_inputs", "layouts", "needs", "cotangents")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing about a call that is not as in the sample.
+
+    Attributes:
+        key: what is changed; of two changes of one key, a case has one.
+        text: what messages say.
+        stage: when it is made.
+        apply: makes it; None where it does not fit the call.
+        is_owed: whether every op owes a result: whatever it raises then is a finding.
+        has_gradients: whether gradients of the changed call are compared.
+    """
+
+    key: str
+    text: str
+    stage: int
+    apply: Callable[[Call], Call | None]
+    is_owed: bool = False
+    has_gradients: bool = True
+
+    @property
+    def check(self) -> str:
+        """Return the check that looks at such changes alone."""
+        if self.text.endswith(NOT_FINITE):
+            return "special_values"
+        return "low_precision" if self.key == "dtype" else CHECKS_OF_STAGES[self.stage]
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Return True if a crash is a fault: the author had to think of such sizes and numbers."""
+        return self.stage in (SIZES, VALUES, SCALARS) and self.key not in ("dtype", "shapes")
+
+
+def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterator[Change]:
+    """Yield every single change of a sample, those that find most first."""
+    written = target.written_positions(sample)
+    names = [target.name_of(leaf) for leaf in sample.leaves()]
+    yield from _needs(needs, names)
+    yield from _cotangents()
+    yield from _layouts(sample, names, written)
+    yield from _scalars(target, sample)
+    yield from _sizes(target, sample)
+    yield from _broadcasts(sample, names)
+    yield from _values(sample, names)
+    yield from _dtypes(sample)
+    yield from _integers(target, sample, names)
+    yield from _shared(sample, names, written)
+
+
+def _with(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
+    sample = change(call.sample)
+    return None if sample is None else replace(call, sample=sample)
+
+
+def _sizes(target: Target, sample: Sample) -> Iterator[Change]:
+    for key, text, resize in sizes.of(target, sample):
+        yield Change(key, text, SIZES, partial(_with, resize))
+
+
+def _broadcasts(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+    """Yield tensors that are 1 in one dimension, or lack the first one; then all with one more."""
+    tensors, pinned = sample.tensors(), pinned_sizes(sample)  # what an integer points at is never made smaller
+    for position, tensor in enumerate(tensors):
+        if len(tensors) > 1 and can_have_gradient(tensor) and tensor.layout == torch.strided:
+            for dim, size in enumerate(tensor.shape):
+                if size > 1 and size not in pinned:
+                    text = f"with size 1 in dimension {dim}"
+                    yield _reshape(f"'{names[position]}'", text, [position], partial(_first_of, dim=dim))
+            if tensor.dim() and tensor.shape[0] not in pinned:
+                yield _reshape(f"'{names[position]}'", "without its first dimension", [position], _without_first)
+    most = max((x.dim() for x in tensors), default=0)
+    largest = [i for i, x in enumerate(tensors) if x.dim() == most and x.layout == torch.strided]
+    if largest and not any(map(is_index, tensors)):
+        what = ", ".join(f"'{names[i]}'" for i in largest)
+        yield _reshape(what, "with one more dimension in front", largest, _with_one_more)
+
+
+def _reshape(what: str, text: str, positions: Sequence[int], change: Callable[[Tensor], Tensor | None]) -> Change:
+    return replace(_revalue(what, text, positions, change), key="shapes", stage=SIZES)
+
+
+def _first_of(tensor: Tensor, dim: int) -> Tensor | None:
+    return tensor.narrow(dim, 0, 1).clone() if dim < tensor.dim() and tensor.shape[dim] else None
+
+
+def _without_first(tensor: Tensor) -> Tensor | None:
+    return tensor[0].clone() if tensor.dim() and tensor.shape[0] else None
+
+
+def _with_one_more(tensor: Tensor) -> Tensor:
+    return sizes.jittered(torch.stack([tensor.detach(), tensor.detach()]))
+
+
+def _values(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+    numbers = [i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided]
+    ranges = [range_of(x) for x in sample.tensors()]
+    for text, change, is_whole in VALUE_CHANGES:
+        if is_whole and len(numbers) > 1 and not any(ranges):
+            yield _revalue("numbers", text, numbers, change)
+        for position in numbers:
+            within = _within(change, ranges[position])
+            yield _revalue(f"numbers of '{names[position]}'", text, [position], within)
+
+
+def _within(
+    change: Callable[[Tensor], Tensor | None], bounds: tuple[float, float] | None
+) -> Callable[[Tensor], Tensor | None]:
+    """Return a change that does not fit where it leaves the range that the author gave to `make`."""
+    if bounds is None:
+        return change
+
+    def changed(tensor: Tensor) -> Tensor | None:
+        found = change(tensor)
+        if found is None or found.is_complex():
+            return found
+        return found if bool(((found >= bounds[0]) & (found <= bounds[1])).all()) else None
+
+    return changed
+
+
+def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[Tensor], Tensor | None]) -> Change:
+    def apply(sample: Sample) -> Sample | None:
+        tensors = [x.detach() for x in sample.tensors()]
+        for position in positions:
+            changed = change(tensors[position]) if position < len(tensors) else None
+            if changed is None:
+                return None
+            tensors[position] = changed
+        return sample.with_tensors(tensors)
+
+    has_gradients = text not in NOT_FINITE
+    return Change(what, f"{what} {text}", VALUES, partial(_with, apply), has_gradients=has_gradients)
+
+
+def _dtypes(sample: Sample) -> Iterator[Change]:
+    given = {x.dtype for x in sample.tensors() if x.is_floating_point()}
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        if given and given != {dtype}:
+            change = partial(_cast, dtype=dtype)
+            text = f"in {str(dtype).removeprefix('torch.')}"
+            yield Change("dtype", text, VALUES, partial(_with, change), has_gradients=dtype == torch.float64)
+
+
+def _cast(sample: Sample, dtype: torch.dtype) -> Sample:
+    return sample.map(lambda x: x.detach().to(dtype) if x.is_floating_point() else x)
+
+
+def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
+    for text, variant in scalars(sample, target.arguments):
+        name = text.partition("=")[0]
+        yield Change(f"'{name}'", text, SCALARS, partial(_with, partial(_argument, variant, name, target)))
+    for row in target.arguments if target.visible_reference is not None else ():
+        value = _value_of(target, sample, row.name)
+        if type(value) is int and row.name not in sample.kept:
+            for other in sorted({1, 2, 3, value - 1, value + 1, 2 * value} - {value}):
+                yield _replaced(target, row.name, other)
+    for argument in _declared(target):
+        if argument.name in sample.kept:
+            continue
+        for value in argument.choices or ():
+            yield _replaced(target, argument.name, value)
+        if argument.is_optional:
+            yield _replaced(target, argument.name, None)
+
+
+def without_optionals(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield, for each tensor of the sample that an op can do without, what is left out and the rest."""
+    for argument in _declared(target):
+        if argument.is_optional and Sample(_value_of(target, sample, argument.name)).tensors():
+            yield f"without '{argument.name}', ", _set(target, sample, argument.name, None)
+
+
+def _declared(target: Target) -> list[Argument]:
+    """Return the arguments of the schema that calls of the target give by the same name."""
+    record, known = record_of(target), {row.name for row in target.arguments}
+    return [] if record is None else [row for row in record.declaration.schema.arguments if row.name in known]
+
+
+def _replaced(target: Target, name: str, value: object) -> Change:
+    def apply(sample: Sample) -> Sample | None:
+        given = _value_of(target, sample, name)
+        if Sample(given).tensors() or given == value:
+            return None
+        return _set(target, sample, name, value)
+
+    return Change(f"'{name}'", f"{name}={value!r}", SCALARS, partial(_with, apply))
+
+
+def _position_of(target: Target, name: str) -> int:
+    return [row.name for row in target.arguments].index(name)
+
+
+def _value_of(target: Target, sample: Sample, name: str) -> object:
+    """Return what a sample gives for an argument, or its default."""
+    position = _position_of(target, name)
+    default = target.arguments[position].default
+    return sample.args[position] if position < len(sample.args) else sample.kwargs.get(name, default)
+
+
+def _argument(variant: Sample, name: str, target: Target, sample: Sample) -> Sample:
+    """Return a sample with the argument that a variant of another has."""
+    return _set(target, sample, name, _value_of(target, variant, name))
+
+
+def _set(target: Target, sample: Sample, name: str, value: object) -> Sample:
+    position = _position_of(target, name)
+    if position < len(sample.args):
+        return sample.with_arguments([*sample.args[:position], value, *sample.args[position + 1 :]], sample.kwargs)
+    return sample.with_arguments(sample.args, {**sample.kwargs, name: value})
+
+
+def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+    """Yield other orders of integers that are not sorted, and masks; no integer appears that a tensor does not have."""
+    is_known = target.visible_reference is not None or sum(map(is_index, sample.tensors())) == 1
+    for position, tensor in enumerate(sample.tensors()):
+        what = f"'{names[position]}'"
+        if tensor.dtype == torch.bool and tensor.layout == torch.strided:
+            for text, change in MASKS:
+                yield _revalue(what, text, [position], change)
+        elif not (is_known and is_index(tensor) and tensor.numel() > 1 and tensor.dim()):
+            continue  # several such tensors, of which nothing says what they mean together
+        elif _is_sorted(tensor):
+            yield _revalue(what, "with two neighbors that are equal", [position], equal_neighbors)
+        else:
+            yield _revalue(what, "in another order", [position], shuffled)
+            if int(tensor.sum()) not in sizes_of(sample):  # lengths, which would no longer add up to it
+                yield _revalue(what, "all equal to the first", [position], all_first)
+            for argument, value in _ignored(target, sample):
+                yield _revalue(what, f"with {argument}={value} in it", [position], element(value))
+
+
+def _ignored(target: Target, sample: Sample) -> Iterator[tuple[str, int]]:
+    """Yield the numbers among the arguments that are called after what is left out of a computation."""
+    for argument in target.arguments:
+        value = _value_of(target, sample, argument.name)
+        if type(value) is int and ("ignore" in argument.name or "pad" in argument.name):
+            yield argument.name, value
+
+
+def _is_sorted(tensor: Tensor) -> bool:
+    flat = tensor.detach().reshape(-1)
+    return bool((flat[1:] >= flat[:-1]).all()) or bool((flat[1:] <= flat[:-1]).all())
+
+
+def _shared(sample: Sample, names: Sequence[str], written: frozenset[int]) -> Iterator[Change]:
+    tensors = sample.tensors()
+    for one, other in itertools.combinations(range(len(tensors)), 2):
+        a, b = tensors[one], tensors[other]
+        is_alike = a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout
+        if is_alike and can_have_gradient(a) and a.numel() and not written & {one, other}:
+            text = f"one tensor for '{names[one]}' and '{names[other]}'"
+            yield Change("one tensor", text, SHARED, partial(_share, one, other), is_owed=True)
+            if a.dim() > 1:
+                text = f"'{names[other]}' is '{names[one]}' transposed, in the same memory"
+                yield Change("one tensor", text, SHARED, partial(_view, one, other))
+
+
+def _share(one: int, other: int, call: Call) -> Call | None:
+    tensors = [x.detach() for x in call.sample.tensors()]
+    if other >= len(tensors) or tensors[one].shape != tensors[other].shape:
+        return None
+    tensors[other] = tensors[one]
+    needs = call.needs | {one} if call.needs & {one, other} else call.needs
+    return replace(call, sample=call.sample.with_tensors(tensors), needs=needs - {other}, shared=(one, other))
+
+
+def _view(one: int, other: int, call: Call) -> Call | None:
+    tensors = [x.detach() for x in call.sample.tensors()]
+    if other >= len(tensors) or tensors[one].dim() < 2 or tensors[other].shape != tensors[one].mT.shape:
+        return None
+    tensors[other] = tensors[one].mT
+    return replace(call, sample=call.sample.with_tensors(tensors))
+
+
+def _layouts(sample: Sample, names: Sequence[str], written: frozenset[int]) -> Iterator[Change]:
+    for position, tensor in enumerate(sample.tensors()):
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            continue
+        for text, change in layouts.of(tensor):
+            if text == layouts.EXPANDED and (position in written or is_index(tensor)):
+                continue
+            key = f"layout of '{names[position]}'"
+            apply = partial(_lay_out, position, change)
+            yield Change(key, f"'{names[position]}' {text}", LAYOUTS, apply, is_owed=True)
+
+
+def _lay_out(position: int, change: Callable[[Tensor], Tensor | None], call: Call) -> Call | None:
+    tensors = [x.detach() for x in call.sample.tensors()]
+    changed = change(tensors[position]) if position < len(tensors) else None
+    if changed is None or (call.shared and position in call.shared):
+        return None
+    tensors[position] = changed
+    return replace(call, sample=call.sample.with_tensors(tensors))
+
+
+def _needs(needs: frozenset[int], names: Sequence[str]) -> Iterator[Change]:
+    positions = sorted(needs)
+    for chosen in subsets(len(positions)) if len(positions) > 1 else ():
+        if len(chosen) < len(positions):
+            kept = frozenset(positions[i] for i in chosen)
+            text = f"only {', '.join(repr(names[i]) for i in sorted(kept))} needs a gradient"
+            yield Change("needs", text, NEEDS, partial(_need, kept), is_owed=True)
+
+
+def _need(kept: frozenset[int], call: Call) -> Call | None:
+    return replace(call, needs=call.needs & kept) if call.needs & kept else None
+
+
+def _cotangents() -> Iterator[Change]:
+    for text, change in COTANGENT_CHANGES:
+        yield Change("cotangent", text, COTANGENTS, partial(_send, change), is_owed="lazily" not in text)
+
+
+def _send(change: Cotangent, call: Call) -> Call:
+    return replace(call, cotangent=change)
+
+
+def _expanded_along(dim: int) -> tuple[str, Cotangent]:
+    """Return a cotangent of stride 0 along one dimension, as a sum over it sends."""
+
+    def expand(u: Tensor, position: int) -> Tensor:
+        del position
+        return u.narrow(dim, 0, min(1, u.shape[dim])).expand_as(u) if u.dim() > dim else u
+
+    return f"a cotangent expanded along dimension {dim}, as sum({dim}) sends", expand
+
+
+def _without(left_out: int) -> tuple[str, Cotangent]:
+    return f"no cotangent of result {left_out}", lambda u, position: None if position == left_out else u
+
+
+COTANGENT_CHANGES: tuple[tuple[str, Cotangent], ...] = (
+    ("a cotangent 1000 times as large", lambda u, _: u * 1024),
+    ("an expanded cotangent, as sum() sends", lambda u, _: u.new_full((), 1.25).expand(u.shape)),
+    *(_expanded_along(dim) for dim in range(4)),
+    ("a transposed cotangent", lambda u, _: u if transposed(u) is None else transposed(u)),
+    ("a cotangent whose rows lie apart", lambda u, _: layouts.rows_apart(u)),
+    ("a cotangent with a step of 2", lambda u, _: layouts.stepped(u, u.dim() - 1) if u.dim() else u),
+    ("a cotangent that begins inside its memory", lambda u, _: layouts.offset(u)),
+    ("a lazily conjugated cotangent", lambda u, _: conjugated(u) if u.is_complex() else u),
+    ("a lazily negated cotangent", lambda u, _: u if negated(u) is None else negated(u)),
+    ("a cotangent of the first result alone", lambda u, position: None if position else u),
+    *(_without(position) for position in range(3)),
+    ("a cotangent of zeros", lambda u, _: torch.zeros_like(u)),
+)
+"""The first is dense, so that a backward that writes to it shows as that."""

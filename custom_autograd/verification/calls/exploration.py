@@ -1,0 +1,400 @@
+"""Draws calls of one sample until a budget is spent, and says of the smallest that is wrong what is wrong.
+
+first, every change alone and every way alone, in turns of one of each kind; then two to four changes, and a way
+
+A case of a seed and a sample is the same on every machine and in every run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from custom_autograd.core.errors import GradientError, KernelError, KernelUnavailable, ShapeError
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import RandomState, kept_random_state
+from custom_autograd.verification.calls import layouts
+from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, kept, leaves_of
+from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
+from custom_autograd.verification.calls.changes import (
+    COTANGENTS,
+    LAYOUTS,
+    NEEDS,
+    SCALARS,
+    SIZES,
+    VALUES,
+    Change,
+    changes_of,
+)
+from custom_autograd.verification.calls.directions import find_false_direction
+from custom_autograd.verification.calls.fakes import find_false_fake
+from custom_autograd.verification.calls.judge import MOVED, NEAR, WIDE, Fault, Judge, find_fault, results, results_of
+from custom_autograd.verification.calls.way import UnfitError, WrongError
+from custom_autograd.verification.calls.ways import WAYS
+from custom_autograd.verification.harness.agreement import (
+    CRASHES,
+    TO_SAY,
+    UNMET,
+    declared_outputs,
+    only_a_kernel_refuses,
+    to_double,
+    values_of,
+)
+from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.verification.harness.differentiable import differentiable_positions
+from custom_autograd.verification.harness.passes import is_same
+from custom_autograd.verification.harness.settings import DRAWN, draws_gradients
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import is_within_domain
+
+OF_NO_KERNEL = (KernelUnavailable, ShapeError)
+"""What a call raises that no kernel is to take."""
+
+
+@dataclass(slots=True)
+class Explorer:
+    """Draws calls of one sample.
+
+    Args:
+        target: what is verified.
+        sample: where draws begin.
+        seed: equal seeds draw equal cases.
+        seconds: CPU time that draws may take.
+        is_plain: whether a plain call of the op itself says what is right, and not its reference.
+        state: where random numbers begin in each call; None for an op that draws none.
+        is_thorough: whether the fake kernel, and gradients that no reference knows, are looked at too.
+        is_of_gradients: whether gradients alone are compared, at kinks too: there the choice of the reference counts.
+        is_of_values: whether no gradients are computed.
+        lost: the cases, by their texts, that end the process; they are left out.
+        tell: is given the texts of each case before it is looked at.
+        draws: how many there were.
+        judged: of how many of them something can be said.
+    """
+
+    target: Target
+    sample: Sample
+    seed: int = 0
+    seconds: float = 5.0
+    is_plain: bool = False
+    state: RandomState | None = None
+    is_thorough: bool = True
+    is_of_gradients: bool = False
+    is_of_values: bool = False
+    lost: Collection[tuple[str, ...]] = ()
+    tell: Callable[[tuple[str, ...]], object] = tuple
+    draws: int = 0
+    judged: int = 0
+    judge: Judge = field(init=False)
+    start: Call = field(init=False)
+    _known: frozenset[int] = field(init=False, default=frozenset())
+    _is_drawn: bool = field(init=False, default=False)
+    _able: dict[object, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Prepare the call that draws change."""
+        self.judge = Judge(self.target, is_plain=self.is_plain, is_fixed=self.is_of_gradients)
+        try:
+            needs = frozenset(differentiable_positions(self.target, self.sample))
+        except NothingToCheckError:
+            needs = frozenset()
+        if self.is_of_values or any(x.layout != torch.strided for x in self.sample.tensors()):
+            needs = frozenset()  # what a dense cotangent of a sparse result is, each op decides
+        self._is_drawn = draws_gradients(self.target, self.sample)
+        if self._is_drawn:
+            needs = frozenset()
+        plain = self.sample.map(lambda x: x.detach().clone())
+        if not (self.is_plain or self.judge.has_reference):  # the op is compared with itself, and float32 would round
+            wide = plain.map(to_double)
+            plain = plain if self._refuses_forward(Call(wide, frozenset())) else wide
+        self.start = Call(plain, needs, state=self.state)
+        before = [x.clone() for x in plain.tensors()]
+        self.start = replace(self.start, needs=self._with_gradients(needs))
+        self._known = frozenset(self._put_back(self.start, before))  # which the check schema tells, and no other
+
+    def explore(self) -> Verdict | None:
+        """Draw until something is wrong or the time is spent; return the smallest case that is wrong."""
+        deadline = time.process_time() + self.seconds
+        for case in itertools.chain(self.singles(), self.drawn()):
+            self.draws += 1
+            verdict = self.look(case)
+            self.judged += not verdict.reason
+            if verdict.fault is not None:
+                return self.smallest(verdict)
+            if time.process_time() > deadline:
+                break
+        return None
+
+    def require_gradients(self) -> None:
+        """Run forward and backward; whatever they raise leaves.
+
+        Raises:
+            NothingToCheckError: no output carries a gradient, or it is drawn on purpose.
+        """
+        if self._is_drawn:
+            raise NothingToCheckError(DRAWN)
+        needs = frozenset(differentiable_positions(self.target, self.sample))
+        call = replace(self.start, needs=needs).map(lambda x: x.detach().clone())
+        begun = begin(self.target, self.target.call, call)
+        if not begun.able():
+            raise NothingToCheckError("no output carries a gradient")
+        begun.backward(cotangents_of(call, begun))
+
+    def changes(self) -> list[Change]:
+        """Return every single change of the sample."""
+        found = changes_of(self.target, self.sample, self.start.needs)
+        return [change for change in found if self.judge.has_reference or change.key != "dtype"]
+
+    def _free(self) -> list[Change]:
+        """Return the changes for which the sample is not accepted to be wrong."""
+        return [change for change in self.changes() if change.check not in self.sample.accepted]
+
+    def singles(self) -> Iterator[Case]:
+        """Yield every change and every way alone, in turns of one of each kind."""
+        kinds: dict[object, list[Case]] = {"way": [Case((), way) for way in (PLAIN, *WAYS)]}
+        for change in self._free():
+            kinds.setdefault(change.stage, []).append(Case((change,)))
+        for row in itertools.zip_longest(*kinds.values()):
+            yield from (case for case in row if case is not None)
+
+    def drawn(self) -> Iterator[Case]:
+        """Yield two to four changes, and for every second case a way, without end."""
+        changes, draw = self._free(), random.Random(f"{self.target.name}/{self.seed}")
+        stages = sorted({change.stage for change in changes})
+        while stages:
+            yield drawn(draw, changes, stages)
+
+    def named(self, texts: Sequence[str]) -> Case | None:
+        """Return the case of these changes and this way; None if the sample has no such."""
+        changes = {change.text: change for change in reversed(self.changes())}
+        ways = {way.text: way for way in WAYS}
+        if not set(texts) <= changes.keys() | ways.keys():
+            return None
+        way = next((ways[text] for text in texts if text in ways), PLAIN)
+        return Case(tuple(changes[text] for text in texts if text in changes), way)
+
+    def look(self, case: Case) -> Verdict:
+        """Return whether one case is right."""
+        if case.texts in self.lost:
+            return Verdict(case, reason=LOST)
+        self.tell(case.texts)
+        call = self._call(case)
+        if call is None or (case.way.is_derivative and self._has_surrogates):
+            return Verdict(case, reason=UNFIT)
+        is_same_numbers = all(change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in case.changes)
+        if not is_same_numbers and not is_within_domain(self.target, self.sample, call.sample):
+            return Verdict(case, reason=REFUSED)
+        told = [change for change in case.changes if change.stage != LAYOUTS or layouts.EXPANDED in change.text]
+        numbers = tuple(change.text for change in told if change.stage <= LAYOUTS), frozenset[int]()
+        key = (tuple(change.text for change in told), call.needs) if call.needs else numbers
+        if not self.judge.takes(call, numbers):
+            return Verdict(case, reason=UNKNOWN)
+        before = [x.detach().clone() for x in call.sample.tensors()]
+        given = replace(call, sample=call.sample.with_tensors(before))
+        fault = said = None
+        try:
+            with kept_random_state():
+                fault = self._judged(case, call, given, key) or self._untrue(case, call, key)
+        except WrongError as reason:
+            said = Fault("", str(reason), cause=reason.cause)
+        except UnfitError as reason:
+            return Verdict(case, reason=str(reason) or UNFIT)
+        except Exception as error:  # noqa: BLE001 - told apart there
+            fault = self._raised(case, call, error)
+            if fault is None:
+                is_picky = not isinstance(error, OF_NO_KERNEL) and only_a_kernel_refuses(self.target, call.sample)
+                to_say = TO_SAY if is_picky else ""
+                return Verdict(case, reason=f"{REFUSED} ({first_line(error)}){to_say}")
+        written = [position for position in self._put_back(call, before) if position not in self._known]
+        if written and said is None:
+            name = self.target.name_of(call.sample.leaves()[written[0]])
+            said = Fault(name, f"the op writes to '{name}', which it does not declare")
+        return Verdict(case, said or fault)
+
+    @property
+    def _has_surrogates(self) -> bool:
+        """Return True if a gradient or a tangent is meant to be something else than the derivative."""
+        return bool(self.target.surrogates or self.target.reference_surrogate or self.target.tangent_surrogate)
+
+    def _put_back(self, call: Call, before: Sequence[Tensor]) -> list[int]:
+        """Return which inputs were written to although the op does not declare it; they are as before afterwards."""
+        declared, found = self.target.written_positions(call.sample), []
+        for i, (x, copy) in enumerate(zip(call.sample.tensors(), before, strict=True)):
+            if i not in declared and x.layout == torch.strided and not is_same(x, copy):
+                found.append(i)
+                if 0 not in x.stride():  # then it is a copy
+                    x.detach().copy_(copy)
+        return found
+
+    def _judged(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
+        """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
+        has_gradients = bool(call.needs) and case.way.has_gradients
+        is_exact = not any(change.key == "dtype" for change in case.changes)
+        is_whole = bool(call.needs) and call.shared is None and case.way.plain is results
+        whole = replace(given, needs=self.start.needs) if is_whole else given
+        for outcome in case.way.run(self.target, call):
+            seen, fault = self._comparable(kept(outcome)), None
+            only: Sequence[str] | None = None
+            if not self.is_of_gradients:
+                only = self._able_of(case, call, key, results_of(outcome)) if has_gradients else []
+            for depth in (NEAR, WIDE, MOVED):
+                truth = self.judge.truth(whole, case.way.plain, only, key, depth=depth)
+                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact)
+                if fault is None:
+                    break
+            if fault is not None:
+                return fault
+        return None
+
+    def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
+        """Return what else is wrong with a plain call: its fake, or, where no reference knows, its gradients."""
+        stages = {change.stage for change in case.changes}
+        is_known = not any(change.key in ("dtype", "shapes") for change in case.changes)
+        if not (self.is_thorough and case.way is PLAIN and is_known):
+            return None  # calls that the author may not have thought of: values only
+        is_of_fakes = bool(stages) and stages <= {SIZES, SCALARS}  # no fake kernel sees the rest
+        text = find_false_fake(self.target, call.sample) if is_of_fakes else None
+        is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
+        is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
+        if text is None and is_blind and stages & {SIZES, VALUES, SCALARS} and self._is_steady(call, key):
+            text = find_false_direction(self.target, call.sample.with_tensors(leaves_of(call.plain())))
+        return None if text is None else Fault("", text)
+
+    def _is_steady(self, call: Call, key: object) -> bool:
+        """Return False if the results of a call are so ill conditioned that finite differences prove nothing."""
+        truth = self.judge.truth(replace(call, needs=frozenset()), results, (), key)
+        return truth is not None and all(expected.is_steady for expected in truth.values())
+
+    def _comparable(self, outcome: Outcome) -> Outcome:
+        """Return what the truth is right about: not gradients that are meant to be something else."""
+        if self.is_of_gradients:
+            return {name: y for name, y in outcome.items() if name not in results_of(outcome)}
+        if not self.judge.has_reference:
+            return outcome
+        meant = [f"gradient of '{name}" for name in self.target.surrogates]
+        return {name: y for name, y in outcome.items() if not any(_is_of(name, one) for one in meant)}
+
+    def _able_of(self, case: Case, call: Call, key: object, names: Sequence[str]) -> list[str]:
+        """Return which results of the op have a gradient: equal results for equal scalars have one alike."""
+        scalars = tuple(change.text for change in case.changes if change.stage == SCALARS)
+        known = (scalars, call.needs, *names) if names else key
+        if known not in self._able:
+            copies = call.map(lambda x: x.detach().clone())  # the op may write to them while the way goes on
+            self._able[known] = begin(self.target, self.target.call, copies).able()
+        return self._able[known]
+
+    def _raised(self, case: Case, call: Call, error: Exception) -> Fault | None:
+        """Return what an exception means: nothing where an op may refuse, or where the reference raises as well."""
+        if find_refusal(error) is not None or isinstance(error, OF_NO_KERNEL):
+            return None
+        is_crash = self._is_crash(case, call, error)
+        is_owed = all(change.is_owed for change in case.changes)
+        is_ours = isinstance(error, (GradientError, KernelError)) and not any(c.key == "shapes" for c in case.changes)
+        if not (is_owed or is_crash or is_ours) or self._is_of_numbers(case, call):
+            return None
+        if self._is_excused(case, call):
+            return None
+        by_whom = ", where the reference gives a result" if self.judge.has_reference else ""
+        who = "the op" if case.way is not PLAIN or self._refuses_forward(call) else "the backward"
+        return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=UNMET if is_crash else "")
+
+    def _is_crash(self, case: Case, call: Call, error: Exception) -> bool:
+        """Return True if an exception is a crash: by its class, for empty tensors, or in a backward of another size."""
+        if not self.judge.has_reference or not all(change.is_owed or change.is_foreseen for change in case.changes):
+            return False
+        if isinstance(error, CRASHES) or any(x.numel() == 0 for x in call.sample.tensors()):
+            return True
+        is_sized = all(change.is_owed or change.key.startswith("size") for change in case.changes)
+        return is_sized and case.way is PLAIN and not self._refuses_forward(call)
+
+    def _is_excused(self, case: Case, call: Call) -> bool:
+        """Return True if an op may raise here: in a way or a layout, or where what says what is right raises too."""
+        if self.target.is_composed and case.way is not PLAIN and not case.way.is_owed:
+            return True
+        if any(change.stage == LAYOUTS for change in case.changes) and self._refuses_forward(call):
+            return True
+        if self.target.visible_reference is None:
+            is_plain = case.way is PLAIN
+            return not is_plain and (self._is_unknown(case, call) or bool(self.look(replace(case, way=PLAIN)).fault))
+        if self._lacks_outputs(call):
+            return True
+        oracle = replace(self.target, call=self.target.visible_reference)
+        try:
+            for _ in case.way.run(oracle, call):
+                pass
+        except WrongError:  # the reference takes this way, and is not the op that it looks for
+            pass
+        except Exception:  # noqa: BLE001 - then this way is not for this computation
+            return True
+        return False
+
+    def _is_of_numbers(self, case: Case, call: Call) -> bool:
+        """Return True if no change is to blame: every op owes a result for it, and this one raises without it too."""
+        if not case.changes or case.way is not PLAIN or not all(change.is_owed for change in case.changes):
+            return False
+        call = call.plain()
+        try:
+            for _ in PLAIN.run(self.target, call):
+                pass
+        except Exception:  # noqa: BLE001 - in whatever words
+            return True
+        return False
+
+    def _is_unknown(self, case: Case, call: Call) -> bool:
+        """Return True if nothing says what a call in this way should give."""
+        return self.judge.truth(call, case.way.plain, (), (case.texts, call.needs)) is None
+
+    def _lacks_outputs(self, call: Call) -> bool:
+        """Return True if the reference returns another number of outputs than the op declares."""
+        assert self.target.reference is not None
+        declared = declared_outputs(self.target)
+        results = values_of(self.target, self.target.reference, call.sample)
+        return declared not in (None, len(results) - len(self.target.written_positions(call.sample)))
+
+    def _refuses_forward(self, call: Call) -> bool:
+        with contextlib.suppress(Exception), kept_random_state():  # in whatever words
+            begin(self.target, self.target.call, replace(call, needs=frozenset()))
+            return False
+        return True
+
+    def _with_gradients(self, needs: frozenset[int]) -> frozenset[int]:
+        """Return the positions that need a gradient; none if the op refuses them."""
+        try:
+            for _ in PLAIN.run(self.target, replace(self.start, needs=needs)):
+                pass
+        except Exception as error:  # noqa: BLE001 - any other is a finding of the first case
+            return frozenset() if find_refusal(error) is not None else needs
+        return needs
+
+    def _call(self, case: Case) -> Call | None:
+        """Return the call of a case; None where a change does not fit."""
+        call: Call | None = self.start
+        for change in sorted(case.changes, key=lambda change: change.stage):
+            call = None if call is None else change.apply(call)
+        if call is not None and not all(change.has_gradients for change in case.changes):
+            call = replace(call, needs=frozenset())
+        return call
+
+    def smallest(self, verdict: Verdict) -> Verdict:
+        """Return the verdict of the case without what it does not need to be wrong."""
+        is_smaller = True
+        while is_smaller:
+            is_smaller = False
+            for simpler in verdict.case.simpler():
+                again = self.look(simpler)
+                if again.fault is not None:
+                    verdict, is_smaller = again, True
+                    break
+        return verdict
+
+
+def _is_of(name: str, argument: str) -> bool:
+    """Return True if a derivative is that of an argument, or of a tensor in it: `'x'`, `'x[0]'` or `'x.weight'`."""
+    return name.startswith(argument) and name[len(argument)] in "'[."

@@ -1,0 +1,84 @@
+"""The same numbers elsewhere in memory; what lies between them is nan, so that reading it shows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.verification.harness.sweeps import channels_last, conjugated, expanded, negated, transposed
+
+Layout: TypeAlias = Callable[[Tensor], "Tensor | None"]
+"""Lays a tensor out; None where it does not fit."""
+
+EXPANDED = "expanded along its first dimension"
+"""The one that changes numbers."""
+
+
+def of(tensor: Tensor) -> Iterator[tuple[str, Layout]]:
+    """Yield the layouts of tensors of so many dimensions, and what messages call them."""
+    dims = tensor.dim()
+    yield "with rows apart", rows_apart
+    yield "transposed", transposed
+    for order in itertools.islice(itertools.permutations(range(dims)), 1, MOST_ORDERS) if dims > 2 else ():
+        yield f"in memory in the order {order}", partial(ordered, order=order)
+    for dim in range(dims):
+        yield f"with a step of 2 along dimension {dim}", partial(stepped, dim=dim)
+    for dim in range(dims):
+        yield f"as a slice of dimension {dim}", partial(narrowed, dim=dim)
+    yield EXPANDED, expanded
+    yield "that begins inside its memory", offset
+    yield "channels-last", channels_last
+    yield "lazily conjugated", conjugated
+    yield "lazily negated", negated
+
+
+MOST_ORDERS = 7
+
+
+def rows_apart(tensor: Tensor) -> Tensor:
+    """Return the last dimension dense, and every other spaced unevenly, as a slice of a larger tensor has them."""
+    return _inside(tensor, [size + (3 if dim == tensor.dim() - 1 else 1) for dim, size in enumerate(tensor.shape)])
+
+
+def narrowed(tensor: Tensor, dim: int) -> Tensor | None:
+    """Return a slice of a tensor that is larger along one dimension."""
+    if dim >= tensor.dim():
+        return None
+    return _inside(tensor, [size + (2 if at == dim else 0) for at, size in enumerate(tensor.shape)])
+
+
+def _inside(tensor: Tensor, shape: list[int]) -> Tensor:
+    found = _memory(tensor, shape)[tuple(slice(0, size) for size in tensor.shape)]
+    return found.copy_(tensor.detach())
+
+
+def stepped(tensor: Tensor, dim: int) -> Tensor | None:
+    """Return every second of a tensor that is larger along one dimension."""
+    if dim >= tensor.dim():
+        return None
+    shape = [2 * size + 1 if at == dim else size for at, size in enumerate(tensor.shape)]
+    found = _memory(tensor, shape)[(slice(None),) * dim + (slice(1, None, 2),)]
+    return found.copy_(tensor.detach())
+
+
+def offset(tensor: Tensor) -> Tensor:
+    """Return it one element into larger memory: no address is a multiple of 16 bytes."""
+    return _memory(tensor, [tensor.numel() + 2])[1:-1].view(tensor.shape).copy_(tensor.detach())
+
+
+def ordered(tensor: Tensor, order: tuple[int, ...]) -> Tensor | None:
+    """Return it with its dimensions in another order in memory."""
+    if len(order) != tensor.dim():
+        return None
+    back = [order.index(dim) for dim in range(len(order))]
+    return tensor.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def _memory(tensor: Tensor, shape: list[int]) -> Tensor:
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.new_full(shape, float("nan")) if is_number else tensor.new_zeros(shape)

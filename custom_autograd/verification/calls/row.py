@@ -1,0 +1,144 @@
+"""What a check is that is a row of one table: which changes of a call, which ways to make it, and a cause.
+
+It makes every change of its kind alone, in each of its ways, on every sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import RandomState
+from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.case import UNFIT, UNKNOWN, Case, Verdict
+from custom_autograd.verification.calls.changes import Change
+from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.judge import Fault
+from custom_autograd.verification.calls.way import Way
+from custom_autograd.verification.harness.agreement import TO_SAY
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    skipped,
+)
+from custom_autograd.verification.harness.causes import find_cause
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.settings import is_random
+from custom_autograd.verification.harness.targets import Target
+
+
+class Row(Check):
+    """A check of one kind of change, in some ways.
+
+    Attributes:
+        stages: the kinds of changes that are made, each alone; none for the call as it is.
+        ways: how each call is made.
+        cause: what is wrong, probably, where the numbers do not say.
+        tells_refusals: whether a call that the op refuses, which it may, is told.
+        needs_gradients: whether there is nothing to look at without a gradient.
+        asks_reference: whether only a reference says what is right; else gradients that are no derivatives on purpose
+            are compared with those of the op's own plain call.
+        is_of_gradients: whether gradients alone are compared.
+        is_of_values: whether values alone are compared, of hidden outputs too.
+        is_plain: whether a plain call of the op itself says what is right, and not its reference.
+        is_ended_by_failure: whether the other cases are left out after one that fails.
+        begins_plain: whether the call as it is comes first.
+        nothing: why there is no case, where a sample has none.
+    """
+
+    stages: ClassVar[tuple[int, ...]] = ()
+    ways: ClassVar[tuple[Way, ...]] = (PLAIN,)
+    cause: ClassVar[str] = ""
+    tells_refusals: ClassVar[bool] = True
+    needs_gradients: ClassVar[bool] = False
+    asks_reference: ClassVar[bool] = False
+    is_of_gradients: ClassVar[bool] = False
+    is_of_values: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False
+    is_ended_by_failure: ClassVar[bool] = False
+    begins_plain: ClassVar[bool] = False
+    nothing: ClassVar[str] = "no change fits the sample"
+
+    def holds(self, change: Change) -> bool:
+        """Return True if a change belongs to the row."""
+        return change.stage in self.stages
+
+    def why_not_random(self, sample: Sample) -> str:
+        """Return why a sample whose calls draw random numbers is left out; empty if it is not."""
+        return "it draws random numbers" if has_generator(sample) else ""
+
+    def draws_alike(self, change: Change) -> bool:
+        """Return False if the same random numbers come in another order after a change."""
+        del change
+        return True
+
+    def cause_of(self, fault: Fault | None) -> str:
+        """Return what is wrong, probably; empty where only the numbers can say."""
+        del fault
+        return self.cause
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each case that fits the sample."""
+        draws = is_random(target, sample)
+        why_not = self.why_not_random(sample) if draws else ""
+        if why_not:
+            raise NothingToCheckError(why_not)
+        explorer = self._explorer(target, sample, draws=draws)
+        if self.needs_gradients:
+            explorer.require_gradients()
+        if self.is_plain and explorer.look(Case()).is_of_numbers:
+            raise NothingToCheckError("two calls in a row with equal seeds give different results")
+        cases = [case for case in self._cases(explorer) if not draws or all(map(self.draws_alike, case.changes))]
+        if not cases:
+            raise NothingToCheckError(self.nothing)
+        for case in cases:
+            verdict = explorer.look(case)
+            finding = finding_of(explorer, verdict, self.cause_of(verdict.fault))
+            is_told = self.tells_refusals or finding.advice or finding.status != "skipped"
+            if is_told and verdict.reason not in (UNFIT, UNKNOWN):
+                yield finding
+            if finding.status == "failed" and self.is_ended_by_failure:
+                return
+
+    def _explorer(self, target: Target, sample: Sample, *, draws: bool) -> Explorer:
+        if target.surrogates and not self.asks_reference:
+            target = replace(target, reference=None)
+        if self.is_of_values:
+            target = replace(target, call=target.full, hidden=frozenset())
+        return Explorer(
+            target,
+            sample,
+            is_plain=self.is_plain,
+            state=RandomState.seeded(torch.initial_seed() // 2 + 1) if draws else None,  # no other code starts there
+            is_thorough=False,
+            is_of_gradients=self.is_of_gradients,
+            is_of_values=self.is_of_values,
+        )
+
+    def _cases(self, explorer: Explorer) -> Iterator[Case]:
+        changes: list[tuple[Change, ...]] = [()] if self.begins_plain or not self.stages else []
+        changes += [(change,) for change in explorer.changes() if self.holds(change)]
+        for way in self.ways:
+            for chosen in changes:
+                yield Case(chosen, way)
+
+
+def finding_of(explorer: Explorer, verdict: Verdict, cause: str = "") -> Finding:
+    """Return what is found: the case, what is wrong, by what, and why, probably."""
+    fault = verdict.fault
+    if fault is None:
+        text = f"{verdict.case}: {verdict.reason}"
+        return skipped(text, advice=text if TO_SAY in text else "") if verdict.reason else PASSED
+    cause = fault.cause or cause or verdict.case.way.cause
+    if fault.found is None or fault.expected is None:
+        return failed(f"{verdict.case}: {fault.text}", cause=cause)
+    limit = f"; off by more than {fault.allowed:.2g}" if fault.allowed else ""
+    text = f"{verdict.case}: {fault.text}, by {explorer.judge.text}{limit}"
+    return failed(text, cause=cause or find_cause(fault.found, fault.expected))

@@ -1,0 +1,193 @@
+"""The ways in which a call is made; each gives what a plain call gives, or a derivative that a simple way gives too."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from custom_autograd.verification.calls.backward_ways import ACCUMULATED, SAVING_ELSEWHERE, USES_OF_A_GRAPH, varied
+from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, run
+from custom_autograd.verification.calls.memory_ways import FILLED
+from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
+from custom_autograd.verification.calls.transform_ways import TRANSFORM_WAYS
+from custom_autograd.verification.calls.way import Way, WrongError
+from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.targets import Function, Target
+
+
+def _without_grad(target: Target, call: Call) -> Iterator[Outcome]:
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found = begin(target, target.call, replace(call, needs=frozenset())).detached()
+        yield found  # outside: what is right is computed without the mode
+
+
+def _twice(target: Target, call: Call) -> Iterator[Outcome]:
+    """Give the results of a call after another one with other numbers, and those of the same call again."""
+    first = run(target, target.call, call)
+    with contextlib.suppress(Exception):  # these numbers are not the sample's
+        run(target, target.call, call.map(lambda x: x.detach() * 0.97 if can_have_gradient(x) else x.detach()))
+    yield first
+    yield run(target, target.call, call)
+
+
+def _in_threads(target: Target, call: Call) -> Iterator[Outcome]:
+    """Call in eight threads at once, forward and backward; every second one has other numbers."""
+    other = varied(target, call)
+    expected = run(target, target.call, other)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # as often as Python can, so that what can go wrong between two lines does
+    try:
+        for _ in range(ROUNDS):
+            found = _at_once(target, [call, other] * (THREADS // 2))
+            yield from found[::2]
+            for outcome in found[1::2]:
+                wanted = [expected[name] for name in outcome]
+                difference = find_difference(list(outcome.values()), wanted, names=list(outcome))
+                if difference is not None:
+                    raise WrongError(difference.message)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _at_once(target: Target, calls: Sequence[Call]) -> list[Outcome]:
+    barrier = threading.Barrier(len(calls))
+    workers = [_Worker(target, call, barrier) for call in calls]
+    for worker in workers:
+        worker.start()
+    deadline = time.monotonic() + LIMIT
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+    if any(worker.is_alive() for worker in workers):
+        raise WrongError(
+            f"not all have ended after {LIMIT:g} s", "a lock that one call holds while it waits for another"
+        )
+    raised = [worker.error for worker in workers if worker.error is not None]
+    if raised:
+        raise next((error for error in raised if not isinstance(error, threading.BrokenBarrierError)), raised[0])
+    return [worker.found for worker in workers]
+
+
+class _Worker(threading.Thread):
+    """One forward and one backward, each begun together with the other threads."""
+
+    def __init__(self, target: Target, call: Call, barrier: threading.Barrier) -> None:
+        super().__init__(daemon=True)
+        self._work = target, call.map(lambda x: x.detach().clone()), barrier
+        self.found: Outcome = {}
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Keep what it finds, or what it raises."""
+        target, call, barrier = self._work
+        try:
+            barrier.wait(PATIENCE)
+            begun = begin(target, target.call, call)
+            values, cotangents = begun.detached(), cotangents_of(call, begun)
+            barrier.wait(PATIENCE)
+            self.found = {**values, **begun.backward(cotangents)}
+        except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
+            self.error = error
+            barrier.abort()
+
+
+THREADS = 8
+ROUNDS = 3
+PATIENCE = 30.0
+"""Seconds after which a thread that waits for the others gives up."""
+LIMIT = 120.0
+"""Seconds after which threads that have not ended are taken to wait for each other."""
+
+
+def _in_more_threads(target: Target, call: Call) -> Iterator[Outcome]:
+    """Call while torch computes with more threads than there are, three times: who comes first differs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 3)
+    try:
+        found = [run(target, target.call, call) for _ in range(3)]
+    finally:
+        torch.set_num_threads(before)
+    yield from found
+
+
+def _forgotten(target: Target, call: Call) -> Iterator[Outcome]:
+    """Call on tensors that nothing else holds: the op holds none of them when results and graph are gone.
+
+    Raises:
+        WrongError: one of them is still there.
+    """
+    own = call.map(lambda x: x.detach().clone())
+    names = [f"'{target.name_of(leaf)}'" for leaf in own.sample.leaves()]
+    alive = [weakref.ref(x) for x in own.sample.tensors()]
+    given = begin(target, target.call, own)
+    alive_below = [weakref.ref(x) for x in given.leaves.values()]
+    del own, given
+    if any(ref() is not None for ref in (*alive, *alive_below)):
+        gc.collect()  # a graph that ends in a cycle is freed later
+    for ref, name in [*zip(alive, names, strict=True), *((ref, "an input") for ref in alive_below)]:
+        if ref() is not None:
+            raise WrongError(f"{name} is still held when the call, its results and its graph are gone")
+    yield {}
+
+
+def _after_a_failure(target: Target, call: Call) -> Iterator[Outcome]:
+    """Call after a call that ended in an exception, and after a forward whose backward never came."""
+    with contextlib.suppress(Exception):
+        begin(target, target.call, call.map(lambda x: x.detach().reshape(-1)[:1].reshape((1,) * (x.dim() + 1))))
+    begin(target, target.call, call)
+    yield run(target, target.call, call)
+
+
+def _other_kernels(target: Target, call: Call) -> Iterator[Outcome]:
+    """Call each kernel by itself, on contiguous tensors, where the op takes the call."""
+    plain = replace(call.plain(), needs=frozenset())
+    begin(target, target.call, plain)
+    for kernel in target.kernels.values():
+        with torch.no_grad(), contextlib.suppress(Exception):  # a kernel may refuse what others take
+            yield begin(target, kernel, plain).detached()
+
+
+def _with_hidden(target: Target, call: Call) -> Iterator[Outcome]:
+    """Give all outputs, those too that a call does not return."""
+    if target.hidden:
+        yield begin(target, target.full, replace(call, needs=frozenset())).detached()
+
+
+def _hidden_of_reference(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
+    del function, only
+    return begin(target, target.reference or target.full, replace(call, needs=frozenset())).detached()
+
+
+HIDDEN = Way("hidden outputs too", _with_hidden, _hidden_of_reference, has_gradients=False)
+IN_THREADS = Way(
+    f"in {THREADS} threads at once",
+    _in_threads,
+    cause="state that all threads share, such as a buffer or a variable of the module",
+    is_owed=True,
+)
+
+WAYS: tuple[Way, ...] = (
+    Way("without a graph", _without_grad, has_gradients=False),
+    Way("called twice", _twice),
+    FILLED,
+    *USES_OF_A_GRAPH,
+    ACCUMULATED,
+    Way("after a call that failed", _after_a_failure),
+    Way("whose tensors are forgotten", _forgotten),
+    *SUBCLASSES,
+    *SAVING_ELSEWHERE,
+    IN_THREADS,
+    Way("with more threads of torch", _in_more_threads),
+    HIDDEN,
+    Way("by another kernel", _other_kernels, has_gradients=False),
+    *TRANSFORM_WAYS,
+)

@@ -1,0 +1,111 @@
+"""Calls that are drawn, changes of inputs times ways to call, are right: what the samples do not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from custom_autograd.core.durations import seconds_in
+from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.changes import without_optionals
+from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.row import finding_of
+from custom_autograd.verification.harness.base import (
+    Check,
+    Finding,
+    NothingToCheckError,
+    measured,
+    narrowed,
+    skipped,
+)
+from custom_autograd.verification.harness.settings import is_random
+from custom_autograd.verification.harness.targets import Target
+
+SECONDS = 5.0
+"""CPU time that draws of all samples of an op take together, where no other is asked for."""
+
+
+@dataclass(frozen=True)
+class Explore(Check):
+    """Every change and every way alone, then two to four changes and a way together, for a budget of CPU time.
+
+    Attributes:
+        seconds: of CPU time, for all samples together.
+        case: the one case that is looked at, by the texts of its changes and its way.
+        share: the number of samples that share the time.
+        lost: the cases that end the process, which are left out: what a sample lacks, and the texts.
+        tell: is given each case before it is looked at, in the same form.
+    """
+
+    seconds: float | None = None
+    case: tuple[str, ...] | None = None
+    share: int = 1
+    lost: tuple[tuple[str, ...], ...] = ()
+    tell: Callable[[tuple[str, ...]], object] = tuple
+
+    name = "explore"
+    code = "F18"
+    group = "values"
+    most_samples = 3
+    purpose = "drawn calls are right: other sizes, numbers, layouts, gradients, and ways to call, and these together"
+
+    @property
+    def asked(self) -> str:
+        """Return what `checks=` calls it, with its budget."""
+        return self.name if self.seconds is None else f"{self.name}={self.seconds:g}"
+
+    @property
+    def source(self) -> str:
+        """Return how a script spells the check."""
+        return f"Explore(case={self.case!r})"
+
+    @classmethod
+    def lasting(cls, text: str) -> Explore | None:
+        """Return the check with a budget such as "90", "30s", "2m" or "1h"; None if the text is not one."""
+        seconds = seconds_in(text)
+        return None if seconds is None else cls(seconds)
+
+    def among(self, target: Target, samples: Sequence[Sample]) -> Check:
+        """Return the check with the time for one of these samples."""
+        del target
+        return replace(self, share=max(1, min(len(samples), self.most_samples or 1)))
+
+    def within(self, seconds: float) -> Check:
+        """Return the check with half of the time that is left, if that is less than its own."""
+        return replace(self, seconds=min(self._budget, max(0.0, seconds / 2)))
+
+    @property
+    def _budget(self) -> float:
+        return SECONDS if self.seconds is None else self.seconds
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding: the smallest case that is wrong, or how many were drawn."""
+        if is_random(target, sample):
+            raise NothingToCheckError("it draws random numbers")
+        if self.case is not None:
+            yield _look_again(self._explorer(target, sample), self.case)
+            return
+        seconds = self._budget / self.share
+        others = list(without_optionals(target, sample))
+        draws = judged = 0
+        for text, start in (("", sample), *others):
+            explorer = self._explorer(target, start, text, seconds / (1 + len(others)))
+            verdict = explorer.explore()
+            draws, judged = draws + explorer.draws, judged + explorer.judged
+            if verdict is not None:
+                finding = finding_of(explorer, verdict)
+                finding = replace(finding, message=text + finding.message)
+                yield narrowed(finding, replace(self, case=verdict.case.texts), start)
+                return
+        yield measured(draws=draws, judged=judged)
+
+    def _explorer(self, target: Target, start: Sample, text: str = "", seconds: float = 0.0) -> Explorer:
+        lost = [texts[1:] for texts in self.lost if texts[0] == text]
+        return Explorer(target, start, seconds=seconds, lost=lost, tell=lambda texts: self.tell((text, *texts)))
+
+
+def _look_again(explorer: Explorer, texts: Sequence[str]) -> Finding:
+    case = explorer.named(texts)
+    if case is None:
+        return skipped(f"the sample has no such case: {', '.join(texts)}")
+    return finding_of(explorer, explorer.look(case))

@@ -1,0 +1,191 @@
+"""Checks that are rows of one table: which changes of a call, which ways to make it, and what is wrong, probably.
+
+`Explore` draws several changes together.
+"""
+
+from collections.abc import Iterable
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES, Change
+from custom_autograd.verification.calls.judge import Fault
+from custom_autograd.verification.calls.layouts import EXPANDED
+from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
+from custom_autograd.verification.calls.row import Row
+from custom_autograd.verification.calls.ways import HIDDEN
+from custom_autograd.verification.harness.agreement import values_of, why_no_reference
+from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed, first_line
+from custom_autograd.verification.harness.differentiable import (
+    function_of,
+    reference_of,
+    signed_like,
+    vector_jacobian,
+    with_reference_gradients,
+)
+from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.report.results import NO_REFERENCE
+
+
+class Reference(Row):
+    """Larger and smaller numbers, zeros, ties, and other scalars; hidden outputs and written inputs too."""
+
+    name = "reference"
+    code = "F01"
+    group = "values"
+    is_quick = True
+    purpose = "values equal those of the reference, whatever the numbers"
+    stages = (VALUES, SCALARS)
+    begins_plain = True
+    is_of_values = True
+    asks_reference = True
+    tells_refusals = False
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a reference, and something other than it."""
+        return why_no_reference(target)
+
+    def holds(self, change: Change) -> bool:
+        """Return True for scalars, and for numbers that all change."""
+        return change.stage == SCALARS or change.text.endswith(OF_ALL)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for the sample and each change of it, those left out that the reference refuses."""
+        assert target.reference is not None
+        try:
+            values_of(target, target.reference, copy(sample))
+        except NotImplementedError as error:  # the op takes the sample: FirstCall
+            yield failed(f"the reference raises {first_line(error)}", cause="a reference takes every sample of its op")
+            return
+        yield from super().run(target, sample)
+
+
+class Layouts(Row):
+    """Every tensor alone, in every layout that its dimensions allow; what lies between its numbers is nan."""
+
+    name = "layouts"
+    code = "F07"
+    group = "layout"
+    is_quick = True
+    purpose = "values and gradients are the same in every memory layout of the inputs"
+    stages = (LAYOUTS,)
+    cause = "strides, an offset or a view's lazy conjugation are ignored"
+
+    def draws_alike(self, change: Change) -> bool:
+        """Return False for other orders in memory, in which torch fills tensors."""
+        is_reordered = " in the order " in change.text or change.text.endswith(("transposed", "channels-last"))
+        return not is_reordered and not change.text.endswith(EXPANDED)
+
+
+class SpecialValues(Row):
+    """One element of one input at a time is nan, inf or -inf, or a row of it is -inf."""
+
+    name = "special_values"
+    code = "F09"
+    group = "values"
+    is_quick = True
+    purpose = "nan and inf propagate as in the reference"
+    stages = (VALUES,)
+    ways = (PLAIN, HIDDEN)
+    asks_reference = True
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a reference, and something other than it."""
+        return why_no_reference(target)
+
+    def holds(self, change: Change) -> bool:
+        """Return True for numbers that are not finite."""
+        return change.text.endswith(NOT_FINITE)
+
+    def cause_of(self, fault: Fault | None) -> str:
+        """Return whether a number is lost, or comes where it does not belong."""
+        if fault is None or fault.found is None or fault.expected is None:
+            return ""
+        is_lost = bool((fault.found.isfinite() & ~fault.expected.isfinite()).any())
+        return "a comparison or a clamp swallows it" if is_lost else "it spreads to elements that do not depend on it"
+
+
+class Sizes(Row):
+    """The sample with other sizes, as far as the reference takes them."""
+
+    name = "sizes"
+    code = "F08"
+    group = "layout"
+    is_quick = True
+    most_samples = 2
+    purpose = "values and gradients equal the reference's for sizes 0, 1, odd, of whole vectors and blocks, and larger"
+    stages = (SIZES,)
+    ways = (PLAIN, HIDDEN)
+    asks_reference = True
+    tells_refusals = False
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a reference: it shows which sizes are allowed."""
+        return NO_REFERENCE if target.reference is None else None
+
+    def holds(self, change: Change) -> bool:
+        """Return True for sizes that change wherever they stand."""
+        return change.key.startswith("size")
+
+
+class Cotangents(Row):
+    """Incoming gradients in the layouts and gaps in which autograd really sends them."""
+
+    name = "cotangents"
+    code = "G05"
+    group = "layout"
+    is_quick = True
+    needs = ("gradcheck",)
+    purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
+    stages = (COTANGENTS,)
+    needs_gradients = True
+
+
+class SharedInputs(Row):
+    """Each pair of floating or complex tensors of one shape and dtype, of which the op writes to neither."""
+
+    name = "shared_inputs"
+    code = "F16"
+    group = "values"
+    is_quick = True
+    most_samples = 2
+    purpose = "the same tensor given twice, op(x, x), gives the values and gradients of two equal ones"
+    stages = (SHARED,)
+    cause = "a result is kept by the identity or the memory of an argument, or one gradient is taken for both"
+    nothing = "no two floating tensors of the sample have one shape and dtype"
+
+
+class ReferenceGradients(Row):
+    """Gradients in float64, for other scalars and small numbers too."""
+
+    name = "reference_gradients"
+    code = "G07"
+    group = "derivatives"
+    is_quick = True
+    purpose = "gradients equal those of autograd through the reference, for other scalars and small numbers too"
+    stages = (SCALARS, VALUES)
+    begins_plain = True
+    is_of_gradients = True
+    asks_reference = True
+    tells_refusals = False
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a reference."""
+        return NO_REFERENCE if target.reference is None else None
+
+    def holds(self, change: Change) -> bool:
+        """Return True for scalars, and for numbers whose squares are lost next to 1."""
+        return change.stage == SCALARS or change.text.endswith(SMALL)
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one comparison of all inputs together for the sample and each change of it."""
+        function = with_reference_gradients(function_of(target, sample))
+        reference = reference_of(function)
+        outputs = reference(*reference.inputs)
+        if not any(output.requires_grad for output in outputs):
+            raise NothingToCheckError(
+                "the reference itself is not differentiable: it is not written in PyTorch operations"
+            )
+        vector_jacobian(function, function.inputs, signed_like(outputs))  # an op that has no gradient says so
+        needs = [x.requires_grad_(i in function.positions) for i, x in enumerate(function.sample.tensors())]
+        yield from super().run(target, function.sample.with_tensors(needs))

@@ -1,0 +1,286 @@
+"""The checks of one op in a forked process where that is sound, else in this one; how a process ended, as a result."""
+
+import contextlib
+import faulthandler
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from custom_autograd.core.locations import format_location
+from custom_autograd.kernels.compilers import end_of
+from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private import verification
+from custom_autograd.verification.checks.explore import Explore
+from custom_autograd.verification.harness import runner
+from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.scripts import script_of
+from custom_autograd.verification.harness.targets import Function, Target
+from custom_autograd.verification.processes.process import CannotForkError, Ending, is_sound, run_forked
+from custom_autograd.verification.report import Report, Result
+
+LOST_DEVICE = "a kernel met an index beyond its tensor on the device, on which nothing runs in this process afterwards"
+"""What CUDA's "device-side assert" means, almost always."""
+
+MOST_LOST = 3
+"""Draws of a check that may end a process, after which its other draws are left out."""
+
+MOST_LINES = 20
+"""Lines of faulthandler's output that a report keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The check and the sample that a process began last; the sample is empty before the first one."""
+
+    check: str = "all checks"
+    code: str = ""
+    group: str = ""
+    sample: str = ""
+
+
+@dataclass(slots=True)
+class Heard:
+    """Messages of a process so far."""
+
+    results: list[Result] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
+    call: str = ""
+    draw: tuple[str, ...] = ()
+    lost: tuple[tuple[str, ...], ...] = ()
+
+    def hear(self, value: object) -> None:
+        """Add one message."""
+        if isinstance(value, Result):
+            self.results.append(value)
+        elif isinstance(value, Progress):
+            self.progress, self.draw = value, ()
+        elif isinstance(value, tuple):
+            self.draw = value
+        elif isinstance(value, dict):
+            self.sources.update(value)
+        else:
+            self.call = str(value)
+
+    def lose(self) -> bool:
+        """Return True if the rest of the checks can run without the draw that ended the process; it is noted."""
+        if not self.draw:
+            return False
+        self.lost, self.draw = (*self.lost, self.draw), ()
+        if len(self.lost) < MOST_LOST:  # the draws of all samples begin again
+            self.results = [row for row in self.results if row.check != Explore.name or row.status == "error"]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The end of a process that was to go on.
+
+    Args:
+        op: the op that was being checked.
+        progress: the check and the sample.
+        exit_code: as `multiprocessing.Process.exitcode` has it: a negative signal, or a code.
+        seed: where random numbers began.
+        trace: what faulthandler wrote.
+        call: the last call of the op that began, when the check ran alone again; None if it did not crash then.
+        reproduce: what to run to see it again.
+        draw: what the sample lacks, and the changes and the way of the call, where the check draws calls.
+        lost: how many draws have ended a process, this one included.
+    """
+
+    op: str
+    progress: Progress
+    exit_code: int | None
+    seed: int = 0
+    trace: str = ""
+    call: str | None = ""
+    reproduce: str = ""
+    draw: tuple[str, ...] = ()
+    lost: int = 0
+
+    def result(self) -> Result:
+        """Return the result that reports show."""
+        case = f"{self.draw[0]}{', '.join(self.draw[1:]) or 'as given'}: " if self.draw else ""
+        rest = "the checks that follow were not run"
+        if self.draw:
+            rest = "the rest was run without it" if self.lost < MOST_LOST else "further draws were left out"
+        lines = [f"{case}the process {end_of(self.exit_code)}; {rest}"]
+        if self.call is None:
+            lines.append("it does not end when this check runs alone: an earlier one may have damaged its memory")
+        lines += [LOST_DEVICE] if "device-side assert" in self.trace else []
+        lines += [f"last call: {self.call}"] if self.call else []
+        lines += [f"to reproduce: {self.reproduce}"] if self.reproduce else []
+        lines += frames_of(self.trace)
+        progress = self.progress
+        sample = progress.sample or "all samples"
+        return Result(
+            self.op,
+            progress.check,
+            sample,
+            "error",
+            "\n".join(lines),
+            code=progress.code,
+            seed=self.seed,
+            group=progress.group,
+        )
+
+
+def frames_of(trace: str) -> list[str]:
+    """Return what faulthandler wrote with short file names, down to the check: what called the check is no news."""
+    found: list[str] = []
+    for line in trace.splitlines():
+        frame = FRAME.fullmatch(line)
+        if frame is None:
+            found += [line.strip()] if line.strip() else []
+            continue
+        path, number, name = frame.groups()
+        found.append(f"  {format_location(path, number)} {name}")
+        if ((Path(path).parent == CHECKS or Path(path) == FIRST_CALL) and name == "run") or len(found) == MOST_LINES:
+            break
+    return found
+
+
+FRAME = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
+
+CHECKS = Path(__file__).parents[1] / "checks"
+FIRST_CALL = Path(__file__).parents[1] / "harness" / "runner.py"
+
+
+def run(case: runner.Case, checks: Sequence[Check], *, seed: int = 0) -> Report:
+    """Run checks on a case; a crash of the process that runs them is a result.
+
+    Args:
+        case: a target with its samples.
+        checks: in the order in which they run.
+        seed: equal seeds draw equal numbers.
+
+    Returns:
+        The results. Where a process cannot be forked they come from this one, and a crash ends the program, with the
+        stack of Python on standard error.
+    """
+    if is_sound():
+        verification.load_for({check.group for check in checks} | {check.name for check in checks})
+        with contextlib.suppress(CannotForkError):
+            return _run_forked(case, checks, seed)
+    with loud():
+        return runner.run([case], checks, seed=seed)
+
+
+def perform(
+    case: runner.Case,
+    checks: Sequence[Check],
+    seed: int,
+    tell: Callable[[object], None],
+    *,
+    lost: tuple[tuple[str, ...], ...] = (),
+    is_noting: bool = False,
+) -> None:
+    """Run checks on a case, and tell what begins and what is found.
+
+    Args:
+        case: a target with its samples.
+        checks: in the order in which they run.
+        seed: equal seeds draw equal numbers.
+        tell: is given a `Progress`, a `Result`, a tuple (a draw that begins), a text (a call that begins) or a dict
+            (sources).
+        lost: the draws that ended a process; what comes before them is not run.
+        is_noting: whether calls are told; explanations of failures are left out then.
+    """
+    if is_noting:
+        case = replace(case, target=noting(case.target, lambda call: tell(str(call))))
+    if lost:
+        first = next(i for i, check in enumerate(checks) if isinstance(check, Explore))
+        checks = checks[first + (len(lost) >= MOST_LOST) :]
+    checks = [replace(check, lost=lost, tell=tell) if isinstance(check, Explore) else check for check in checks]
+    report = runner.run(
+        [case],
+        checks,
+        seed=seed,
+        on_result=tell,
+        on_start=lambda _, check, sample: tell(Progress(check.name, check.code, check.group, sample)),
+        is_explained=not is_noting,
+    )
+    tell(dict(report.sources))
+
+
+def noting(target: Target, note: Callable[[Sample], None]) -> Target:
+    """Return the target with a note of each call before it begins, but for calls that a compiler traces."""
+    known: dict[int, Function] = {}
+
+    def noted(function: Function) -> Function:
+        def call(*args: object, **kwargs: object) -> object:
+            if not torch.compiler.is_compiling():
+                note(Sample(*args, **kwargs))
+            return function(*args, **kwargs)
+
+        return known.setdefault(id(function), call)  # checks compare functions by identity
+
+    return replace(
+        target,
+        call=noted(target.call),
+        full=noted(target.full),
+        reference=None if target.reference is None else noted(target.reference),
+        kernels={key: noted(kernel) for key, kernel in target.kernels.items()},
+    )
+
+
+def _run_forked(case: runner.Case, checks: Sequence[Check], seed: int) -> Report:
+    heard = Heard()
+    ending = run_forked(lambda tell: perform(case, checks, seed, tell), heard.hear)
+    while ending.exit_code is not None:
+        draw, goes_on = heard.draw, heard.lose()
+        heard.results.append(_crash(case, checks, seed, heard, draw, ending))
+        if not goes_on:
+            break
+        try:
+            ending = run_forked(lambda tell: perform(case, checks, seed, tell, lost=heard.lost), heard.hear)
+        except CannotForkError:  # what was found is kept
+            break
+    return Report(tuple(heard.results), heard.sources)
+
+
+def _crash(
+    case: runner.Case, checks: Sequence[Check], seed: int, heard: Heard, draw: tuple[str, ...], ending: Ending
+) -> Result:
+    """Return the result of a crash; the check runs once more, alone, to learn which call it is."""
+    progress = heard.progress
+    own = [check for check in checks if check.name == progress.check]
+    if draw and not draw[0]:
+        own = [Explore(case=draw[1:])]
+    call = _last_call(case, own, seed)
+    reproduce = f'check(op, samples, checks=["{progress.check}"], seed={seed}, isolated=False), which ends the program'
+    crash = Crash(
+        case.target.name, progress, ending.exit_code, seed, ending.trace, call, reproduce, draw, len(heard.lost)
+    )
+    found = [sample for i, sample in enumerate(case.samples) if runner.label_of(sample, i) == progress.sample]
+    script = script_of(case.target, found[0], own[0], seed) if found and own else ""
+    return replace(crash.result(), script=script)
+
+
+def _last_call(case: runner.Case, checks: Sequence[Check], seed: int) -> str | None:
+    """Return the last call that begins before a check ends its process; None if it does not, empty if unknown."""
+    heard = Heard()
+    try:
+        again = run_forked(lambda tell: perform(case, checks, seed, tell, is_noting=True), heard.hear)
+    except CannotForkError:
+        return ""
+    return None if again.exit_code is None else heard.call
+
+
+@contextlib.contextmanager
+def loud() -> Iterator[None]:
+    """Let a crash print where it happened, unless faulthandler does already or there is nowhere to print to."""
+    stream = None if faulthandler.is_enabled() else sys.__stderr__
+    if stream is None:
+        yield
+        return
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file
+        faulthandler.enable(file=stream)
+    try:
+        yield
+    finally:
+        faulthandler.disable()

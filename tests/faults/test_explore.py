@@ -1,0 +1,194 @@
+"""The check `explore` fails an op that is wrong where no sample is, and names the smallest change that shows it."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from custom_autograd import CheckError, Sample, check, custom_op
+from custom_autograd.cli.main import main
+from custom_autograd.verification.check import select_checks
+from custom_autograd.verification.checks.explore import Explore
+
+
+def samples(make):
+    yield Sample(make(4, 3, low=0.5, high=2.0))
+
+
+def result_of(op, *, seconds=3.0, samples=samples):
+    return check(op, samples, checks=[Explore(seconds)], isolated=False).results[0]
+
+
+@custom_op("faults_explore::scaled", reference=True)
+def scaled(x: Tensor, factor: float = 2.0) -> Tensor:
+    return x * factor
+
+
+@scaled.register_backward
+def _(grad, factor):
+    return {"x": grad * (factor or 1.0)}
+
+
+@custom_op("faults_explore::summed", reference=True)
+def summed(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+@summed.register_kernel("cpu", name="blocks")
+def _(x):
+    whole = x.shape[-1] // 8 * 8
+    if whole == 0:
+        return x.sum(-1)
+    return x[..., :whole].reshape(*x.shape[:-1], -1, 8).sum((-1, -2))  # what is left over is forgotten
+
+
+class Squared(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
+
+
+class WithWrongRowsOfLargeInputs(Squared):
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * grad * (x if x.shape[0] <= 8 or x.stride(-1) == 1 else x.flip(0))
+
+
+@custom_op("faults_explore::in_place", reference=True)
+def in_place(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@in_place.register_kernel("cpu", name="large")
+def _(x):
+    return (x.mul_(2) if bool((x > 100).any()) else x * 2).clone()
+
+
+def test_honest_op_passes_and_says_how_many_calls_were_drawn():
+    result = result_of(Squared)
+
+    assert "passed" == result.status
+    assert result.measures["draws"] > 20
+    assert result.measures["judged"] > 10
+
+
+def test_scalar_that_no_sample_has_is_found():
+    assert result_of(scaled).message.startswith("factor=0.0: gradient of 'x'[")
+
+
+def test_size_that_no_sample_has_is_found():
+    assert result_of(summed).message.startswith("size 3 -> 9: output 0[")
+
+
+def test_two_changes_that_only_fail_together_are_found_and_no_third_is_named():
+    message = result_of(WithWrongRowsOfLargeInputs, seconds=20.0).message
+
+    case = message.partition(": ")[0]
+    assert case.count(",") <= 2, message
+    assert "size 4 -> " in case, message
+
+
+def test_write_to_an_input_is_found_where_it_happens():
+    result = result_of(in_place, samples=lambda make: [Sample(make(4, 3))])
+
+    assert "the op writes to 'x', which it does not declare" in result.message
+
+
+def test_random_op_is_skipped():
+    result = result_of(torch.nn.functional.dropout)
+
+    assert ("skipped", "it draws random numbers") == (result.status, result.message)
+
+
+def test_same_seed_finds_the_same_case():
+    messages = {result_of(WithWrongRowsOfLargeInputs, seconds=20.0).message for _ in range(2)}
+
+    assert 1 == len(messages)
+
+
+def test_script_of_a_finding_shows_it_by_itself(tmp_path):
+    result = result_of(scaled)
+    assert "checks=[Explore(case=('factor=0.0',))]" in result.script
+    program = tmp_path / "script.py"
+    program.write_text(result.script, encoding="utf-8")
+
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+
+    assert "CheckError" in ended.stderr, ended.stderr
+    assert "factor=0.0: gradient of 'x'" in ended.stderr
+
+
+class Filtered(Function):
+    """A convolution with a filter that is not trained."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return torch.nn.functional.conv1d(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (weight,) = ctx.saved_tensors
+        return torch.nn.functional.conv_transpose1d(grad, weight), None
+
+
+def test_the_gradient_of_a_tensor_that_requires_none_is_not_asked_for():
+    constant = torch.tensor([[[0.5, 2.0]]], dtype=torch.float64)
+    x = torch.arange(6.0, dtype=torch.float64).view(1, 1, 6).requires_grad_()
+
+    assert "passed" == result_of(Filtered, samples=[Sample(x, constant)]).status
+
+
+def test_case_that_a_sample_does_not_have_is_skipped():
+    (result,) = check(Squared, samples, checks=[Explore(case=("size 99 -> 3",))], isolated=False).results
+
+    assert "the sample has no such case: size 99 -> 3" == result.message
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("explore=90", 90.0), ("explore=2m", 120.0), ("explore=0.5h", 1800.0)])
+def test_budget_is_a_time(text, seconds):
+    (found,) = select_checks([text])
+
+    assert (Explore(seconds), f"explore={seconds:g}") == (found, found.asked)
+
+
+def test_budget_replaces_the_check_of_a_group():
+    chosen = [one for one in select_checks(["values", "explore=2m"]) if isinstance(one, Explore)]
+
+    assert [Explore(120.0)] == chosen
+
+
+@pytest.mark.parametrize("text", ["explore=", "explore=fast", "explore=-1s"])
+def test_budget_that_is_not_a_time_is_refused(text):
+    with pytest.raises(CheckError, match="the check explore is given no time"):
+        select_checks([text])
+
+
+def test_command_line_refuses_what_is_not_a_time(capsys):
+    assert 2 == main(["check", "torch.sin", "--explore", "soon"])
+    assert "the check explore is given no time" in capsys.readouterr().err
+
+
+@custom_op("faults_explore::shifted")
+def shifted(x: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x * 1.5 if bias is None else x + bias  # without a bias, another formula
+
+
+@shifted.register_reference
+def _(x, bias=None):
+    return x + (0 if bias is None else bias)
+
+
+def test_a_tensor_that_is_left_out_is_named():
+    result = result_of(shifted, samples=lambda make: [Sample(make(4, 3), make(3))])
+
+    assert result.message.startswith("without 'bias', as given: output 0[")
