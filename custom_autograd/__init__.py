@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from custom_autograd.core.lazy import loader_of
 
 if TYPE_CHECKING:
+    from custom_autograd.adoption.definitions import from_custom_op_def
+    from custom_autograd.adoption.function_ops import from_function
     from custom_autograd.core.errors import (
         CheckError,
         CustomAutogradError,
@@ -48,6 +50,8 @@ __all__ = [
     "check",
     "checkpointing",
     "custom_op",
+    "from_custom_op_def",
+    "from_function",
     "inspect",
     "load_program",
     "on_backward_end",
@@ -76,6 +80,8 @@ _HOMES = {
     "check": "verification.check",
     "checkpointing": "graph.checkpointing",
     "custom_op": "op",
+    "from_custom_op_def": "adoption.definitions",
+    "from_function": "adoption.function_ops",
     "inspect": "graph.inspection",
     "load_program": "programs",
     "on_backward_end": "graph.backward_end",

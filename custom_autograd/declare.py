@@ -19,15 +19,15 @@ from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.capabilities.inlining import capability as inlining
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.containers.named_fields import find_tree
-from custom_autograd.core.devices import has_index, name_of
+from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import (
-    is_declared_by_torch,
     location_of_declaration,
+    module_of_caller,
     modules_of,
 )
 from custom_autograd.core.messages import quote, show
-from custom_autograd.core.option_types import check_type, listed, several
+from custom_autograd.core.option_types import check_bools, check_type, listed, several
 from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.native import loading
 from custom_autograd.registration import dispatcher_library as library
@@ -129,7 +129,9 @@ def declare(
         DeclarationError: it cannot be an op, or the name is taken.
     """
     refuse = Refusal(options.op, location_of_declaration(function))
-    name = parse_name(options.op, refuse.location, is_torchs=is_declared_by_torch())
+    check_bools(lambda: refuse, reference=is_reference, replace=replace)
+    caller = module_of_caller()
+    name = parse_name(options.op, refuse.location, is_torchs=caller.partition(".")[0] == "torch")
     if not callable(function):
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _device_types(device_types, refuse)
@@ -151,7 +153,7 @@ def declare(
     if options.checkpoint == checkpointing.SAVE and schema.mutated_arguments:
         problem = "an op that writes to its arguments must run again, or its writes are lost"
         raise refuse(problem, expected="checkpoint='recompute', or None", found="checkpoint='save'")
-    modules = modules_of(function)
+    modules = modules_of(function, caller)
     declaration = Declaration(
         name, schema, function, refuse.location, devices, options.tags, is_reference, written.signature, modules, tree
     )

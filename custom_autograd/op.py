@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import functools
+import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from custom_autograd import cpp_rules, declare
-from custom_autograd.capabilities import autocast, autograd, effects, fake, kernels
-from custom_autograd.capabilities import reference as references
+from custom_autograd.capabilities import autocast, autograd, effects, fake_rules, kernel_rules
+from custom_autograd.capabilities import reference_rules as references
 from custom_autograd.capabilities.flops import capability as flops
 from custom_autograd.capabilities.shapes import capability as shape_notation
 from custom_autograd.capabilities.subclasses import capability as subclasses
 from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
+from custom_autograd.core.errors import CheckError
 from custom_autograd.core.lazy import Lazy
+from custom_autograd.core.option_types import check_bools
 from custom_autograd.execution.call import publish
 from custom_autograd.execution.generated import generated_code_of, source_of
 from custom_autograd.execution.kernel_options import KernelOptions
 from custom_autograd.kernels import native_kernels
 from custom_autograd.native import loading as native_loading
 from custom_autograd.registration import dispatcher_library as library
+from custom_autograd.registration.policy_types import Cast
 from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
-from custom_autograd.schema.policies import Cast
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.torch_attributes import with_attributes
@@ -38,7 +43,8 @@ from custom_autograd.values.validation import level_of, parse_level
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11 on
 
-    from custom_autograd.schema.policies import SavingPolicy
+    from custom_autograd.kernels.cpp import CppKernel
+    from custom_autograd.registration.policy_types import SavingPolicy
     from custom_autograd.schema.samples import Sample
     from custom_autograd.variants import InplaceVariant, OutVariant
     from custom_autograd.verification.report import Report
@@ -242,9 +248,10 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     @outside_compilation  # this frame, when it runs eagerly: Dynamo inlines it until `publish` has replaced it
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
-        if torch.compiler.is_dynamo_compiling():
-            self._record.dispatched.generate()  # type: ignore[union-attr]  # the op is defined
-            return self._record.dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
+        if is_dynamo_compiling():
+            dispatched = self._record.dispatched
+            dispatched.generate()  # type: ignore[union-attr]  # the op is defined
+            return dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:
             return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
         if native_loading.start(self._record):
@@ -318,6 +325,56 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         return self._record.reference()
 
     @property
+    def python_function(self) -> Callable[..., Any]:  # Any: as above
+        """Return the function that was decorated, as its author wrote it."""
+        return self._record.declaration.function
+
+    def decompositions(self) -> dict[OpOverload, Callable[..., Any]]:  # Any: as above
+        """Return the op's overload with its reference, for `ExportedProgram.run_decompositions`.
+
+        Returns:
+            What replaces the op by PyTorch's own ops in a program: {op.overload: op.reference}.
+
+        Raises:
+            RegistrationError: the op has no reference.
+
+        Example:
+            >>> import torch
+            >>> from custom_autograd import custom_op
+            >>> @custom_op("deployed::twice", reference=True)
+            ... def twice(x: torch.Tensor) -> torch.Tensor:
+            ...     return x + x
+            >>> program = torch.export.export(torch.nn.Sequential(torch.nn.ReLU()), (torch.ones(2),))
+            >>> len(program.run_decompositions(twice.decompositions()).graph.nodes)
+            3
+        """
+        from custom_autograd.deployment import require_reference  # loaded only here
+
+        return {self.overload: require_reference(self._record)}
+
+    def build_library(self, path: str | os.PathLike[str], *, kernel: CppKernel | None = None) -> Path:
+        """Build a shared library that registers the op and its C++ kernel when it is loaded, without Python.
+
+        A C++ program that loads it (`dlopen`) can run packages of `torch._inductor.aoti_compile_and_package` that call
+        the op. The library has forward calls on the CPU alone, and is compiled for the processor of this machine.
+
+        Args:
+            path: where the library is written.
+            kernel: the C++ function, which takes and returns what the op does, by position; by default the op's first
+                kernel for the CPU.
+
+        Returns:
+            The path.
+
+        Raises:
+            RegistrationError: the kernel is a Python function, or the C++ function takes or returns something else.
+            KernelUnavailable: there is no compiler, it refuses the source, or the path cannot be written.
+        """
+        from custom_autograd.deployment import build_library  # loaded only here
+
+        return build_library(self._record, path, kernel)
+
+    @property
     def kernels(self) -> dict[str, str]:
         """Return the file and line of the kernels, by device type; the default kernel is under "default".
 
@@ -385,7 +442,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
                 a term cannot be kept.
         """
         kernel_options = KernelOptions(name, when, priority, layouts, inline)
-        return kernels.register(self._record, device_types, fn, kernel_options, replace=replace)
+        return kernel_rules.register(self._record, device_types, fn, kernel_options, replace=replace)
 
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
         """Run only kernels of that name while the context is open, in this thread and in backward passes it starts.
@@ -411,7 +468,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         Raises:
             RegistrationError: the parameters do not fit the schema, or a fake is registered.
         """
-        return fake.register(self._record, fn, replace=replace)
+        return fake_rules.register(self._record, fn, replace=replace)
 
     @or_decorator
     def register_reference(self, fn: F, /, *, surrogate: str | None = None, replace: bool = False) -> F:
@@ -796,6 +853,8 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         """
         from custom_autograd.verification.check import check  # loaded only here
 
+        refuse = functools.partial(self._record.declaration.origin().error, CheckError)
+        check_bools(lambda: refuse, raise_on_failure=raise_on_failure, isolated=isolated)
         return check(
             self,
             samples,

@@ -15,9 +15,9 @@ import torch
 from custom_autograd.capabilities.autocast import policies_of
 from custom_autograd.capabilities.subclasses.capability import TorchDispatch
 from custom_autograd.capabilities.vmap.capability import VmapRule
+from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import DropInRule, FakeRule, Rule
-from custom_autograd.schema.policies import CastPolicy
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema or torch says
 C = TypeVar("C", bound=type)
@@ -73,7 +73,7 @@ def _dtype(policy: CastPolicy) -> torch.dtype | None:
 
 ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
     "_namespace": lambda record: record.definition.name.namespace,
-    "_name": lambda record: record.definition.name.qualifier,
+    "_name": lambda record: record.definition.qualifier,
     "_opoverload": lambda record: record.overload,
     "_lib": lambda record: record.definition.library,
     "_schema": lambda record: record.declaration.schema.text,

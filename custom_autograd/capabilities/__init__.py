@@ -5,11 +5,11 @@ from custom_autograd.capabilities.autograd import ForwardModeCapability, Reverse
 from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
-from custom_autograd.capabilities.fake import FakeCapability
+from custom_autograd.capabilities.fake_rules import FakeCapability
 from custom_autograd.capabilities.flops.capability import FlopCounting
 from custom_autograd.capabilities.inlining.capability import Inlining
-from custom_autograd.capabilities.kernels import KernelsCapability
-from custom_autograd.capabilities.reference import VARIANTS
+from custom_autograd.capabilities.kernel_rules import KernelsCapability
+from custom_autograd.capabilities.reference_rules import VARIANTS
 from custom_autograd.capabilities.shapes.capability import ShapeNotation
 from custom_autograd.capabilities.subclasses.capability import SubclassesCapability
 from custom_autograd.capabilities.vmap.capability import VmapCapability

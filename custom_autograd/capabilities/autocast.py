@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.core.devices import advice_on, has_index, is_known, name_of
+from custom_autograd.core.device_types import advice_on, has_index, is_known, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.execution.bind import Binder
@@ -19,9 +19,9 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.dispatcher_library import implement, opened
+from custom_autograd.registration.policy_types import INPUT_WORDS, KEEP, OUTPUT_WORDS, PROMOTE, Cast, CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration
-from custom_autograd.schema.policies import INPUT_WORDS, KEEP, OUTPUT_WORDS, PROMOTE, Cast, CastPolicy
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import is_any_autocast_enabled, key_of_device, without_autocast
 from custom_autograd.torch_private.transforms import depth
@@ -315,7 +315,7 @@ class AutocastCapability(Capability):
         """Register a kernel at the Autocast key of each device type with a policy."""
         for policy in policies_of(record):
             key = f"Autocast{key_of_device(policy.device_type)}"
-            implement(record, key, _kernel(record, policy.device_type))
+            implement(record, key, partial(_kernel, record, policy.device_type))
 
     def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""

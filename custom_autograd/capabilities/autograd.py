@@ -17,6 +17,7 @@ from custom_autograd.execution.plan import plan_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import (
     META,
@@ -30,7 +31,6 @@ from custom_autograd.registration.rule_types import (
     value_names,
 )
 from custom_autograd.registration.rules import check_signature
-from custom_autograd.schema.policies import SavingPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,6 +94,7 @@ def register_backward(
     bound = _bind_gradients(record, BackwardRule.kind, function, (), once_differentiable, materialize_grads, surrogate)
     policies = adapter_of(record.declaration).by_name(saving)
     _check_saving(record.declaration, function, bound[2], policies)
+    record.declaration.check_bools(clear_saved=clear_saved)
     add(record, BackwardRule(*bound, dict(policies), clear_saved), replace=replace)
     plan_of(record)  # so that the first call with gradients finds it
     return function
@@ -127,6 +128,7 @@ def _bind_gradients(
 ) -> tuple[str, Callable[..., Any], tuple[str, ...], tuple[str, ...], bool, bool, frozenset[str], str | None]:
     """Return the fields of a `GradientRule`: the function is bound by the names of its parameters."""
     declaration = record.declaration
+    declaration.check_bools(once_differentiable=once_differentiable, materialize_grads=materialize_grads)
     flat, inputs = adapter_of(declaration).gradient_rule(title, function, named)
     names, optional = rules.bind_gradients(declaration, title, flat)
     rules.check_surrogate(declaration, flat, surrogate)
@@ -136,6 +138,8 @@ def _bind_gradients(
 
 def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
     """Raise if `saving=` is anything but policies by names of tensors that the rule names."""
+    if saving == {}:
+        return
     valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
     origin = rules.origin_of(declaration, function)
     policies = saving if isinstance(saving, Mapping) else {"": saving}

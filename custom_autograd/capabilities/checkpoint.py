@@ -20,14 +20,14 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_types import Registration
-from custom_autograd.torch_private.checkpointing import (
+from custom_autograd.torch_private.dispatch import OpOverload, register_torch_dispatch
+from custom_autograd.torch_private.recomputation import (
     CACHING_MODES,
     Policy,
     caching_modes,
     dispatch_with_policy,
     saved_tensors,
 )
-from custom_autograd.torch_private.dispatch import OpOverload, register_torch_dispatch
 from custom_autograd.torch_private.storages import storages_of
 from custom_autograd.values.tensors import tensors_in
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from torch import Tensor
 
 from custom_autograd.containers.argument_tree import ArgumentTree, raise_misfit, with_signature
-from custom_autograd.containers.drop_in import TorchStyle
+from custom_autograd.containers.drop_in_adapter import TorchStyle
 from custom_autograd.containers.fields import Free, Node, Plain, all_nodes
 from custom_autograd.containers.named_fields import describe
 from custom_autograd.containers.op_adapter import Function, OpAdapter, Values, label_each

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 import inspect
 import math
 import typing
@@ -203,7 +204,7 @@ class Fields:
         return self.record.read(value) is not None
 
 
-_FIELDS: dict[type, Fields] = {}
+_FIELDS: dict[type, Fields] = {}  # one for each class, which may contain itself
 
 
 def fields_of(record: RecordType) -> Fields:
@@ -213,19 +214,19 @@ def fields_of(record: RecordType) -> Fields:
     return Fields(record, [kind_of(one) for one in record.annotations])
 
 
-_MET: dict[type, Fields | None] = {}
-
-
 @constant_in_graphs
 def _find_fields(cls: type) -> Fields | None:
     """Return the kind of a class that is met in a call, or None if it has no fixed fields."""
-    if cls not in _MET:
-        record = None if cls in (tuple, dict) else find_record(cls)
-        fields = None if record is None else fields_of(record)
-        if fields is not None:
-            letters(fields)
-        _MET[cls] = copy.deepcopy(fields)  # Dynamo cannot guard that it has the same kinds as the annotations
-    return _MET[cls]
+    return _fields_met(cls)
+
+
+@functools.cache
+def _fields_met(cls: type) -> Fields | None:
+    record = None if cls in (tuple, dict) else find_record(cls)
+    fields = None if record is None else fields_of(record)
+    if fields is not None:
+        letters(fields)
+    return copy.deepcopy(fields)  # Dynamo cannot guard that it has the same kinds as the annotations
 
 
 @dataclass(frozen=True, slots=True)

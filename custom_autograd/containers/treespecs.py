@@ -71,8 +71,8 @@ class MisfitError(Exception):
 
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
-_NAMES: dict[type, str] = {}
-_PARSED: dict[str, TreeSpec | str] = {}
+_NAMES: dict[type, str] = {}  # the inverse: a class keeps the name that graphs of this process have for it
+_PARSED: dict[str, TreeSpec | str] = {}  # each call reads a text, and most are the same ones
 MOST_PARSED = 4096
 
 

@@ -34,18 +34,16 @@ def format_location(file: str, line: int | str | None) -> str:
     return f"{os.path.basename(folder)}/{name}:{line}" if name.startswith("__") else f"{name}:{line}"
 
 
-def modules_of(function: Callable[..., Any]) -> tuple[str, ...]:  # Any: as above
+def modules_of(function: Callable[..., Any], caller: str = "") -> tuple[str, ...]:  # Any: as above
     """Return the modules whose import declares an op: that of its function, and that which declares it."""
-    frame = _frame_of_user()
-    caller = None if frame is None else frame.f_globals.get("__name__")
     found = (getattr(unwrap(function), "__module__", None), caller)
-    return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+    return tuple(dict.fromkeys([name for name in found if name and isinstance(name, str)]))
 
 
-def is_declared_by_torch() -> bool:
-    """Return True if the innermost frame that is not ours is PyTorch's."""
+def module_of_caller() -> str:
+    """Return the name of the module of the innermost frame that is not ours; "" if it has none."""
     frame = _frame_of_user()
-    return frame is not None and _root_of(frame.f_globals) == "torch"
+    return "" if frame is None else str(frame.f_globals.get("__name__") or "")
 
 
 def location_of_declaration(declared: object) -> str:
@@ -59,7 +57,7 @@ def location_of_declaration(declared: object) -> str:
 def _frame_of_user() -> FrameType | None:
     """Return the innermost frame that is not ours."""
     frame = inspect.currentframe()
-    while frame is not None and _is_ours(frame.f_globals):
+    while frame is not None and _root_of(frame.f_globals) == OURS:
         frame = frame.f_back
     return frame
 
@@ -77,29 +75,29 @@ def stacklevel_of_caller() -> int:
 
 def _is_passed(frame: FrameType) -> bool:
     generated = frame.f_code.co_filename.startswith("<custom_autograd ")
-    return generated or _root_of(frame.f_globals) == "torch" or _is_ours(frame.f_globals)
+    return generated or _root_of(frame.f_globals) in ("torch", OURS)
 
 
-def _is_ours(names: dict[str, Any]) -> bool:  # Any: the global names of a module
-    return _root_of(names) == __name__.partition(".")[0]
+OURS = __name__.partition(".")[0]
 
 
-def _root_of(names: dict[str, Any]) -> str:  # Any: as above
+def _root_of(names: dict[str, Any]) -> str:  # Any: the global names of a module
     """Return the package that global names are of."""
     return str(names.get("__name__")).partition(".")[0]
 
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """Return the function behind wrappers, partials, bound methods and callable objects."""
-    return list(layers_of(function))[-1]
+    while callable(inner := _inner(function)):
+        function = inner
+    return function
 
 
 def layers_of(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:  # Any: as above
     """Yield a callable and what each layer of it calls, the outermost first."""
     yield function
-    inner = _inner(function)
-    if callable(inner):
-        yield from layers_of(inner)
+    while callable(function := _inner(function)):
+        yield function
 
 
 def _inner(function: Callable[..., Any]) -> Any:  # Any: what a wrapper holds

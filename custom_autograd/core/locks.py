@@ -10,10 +10,15 @@ import weakref
 class ThreadLock:
     """A lock that its holder may take again, and that is free in a forked child.
 
-    Whoever held it at the fork is not there. A holder takes it again if a finalizer, which runs at any moment, does.
+    A thread that held it at the fork is not there. A holder takes it again if a finalizer, which runs at any moment,
+    does.
+
+    Attributes:
+        was_held: another thread of the parent held it at the fork, so that what it guards may be half made.
     """
 
     def __init__(self) -> None:
+        self.was_held = False
         self._lock = threading.RLock()
         _LOCKS.add(self)
 
@@ -24,8 +29,12 @@ class ThreadLock:
         self._lock.release()
 
     def renew(self) -> None:
-        """Make it free, whoever holds it."""
-        self._lock = threading.RLock()
+        """Make it free in a forked child, unless the thread that forked holds it."""
+        self.was_held = not self._lock.acquire(blocking=False)
+        if self.was_held:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()
 
 
 def thread_lock(name: str) -> ThreadLock:
@@ -38,7 +47,7 @@ def _renew_locks() -> None:
         lock.renew()
 
 
-_LOCKS: weakref.WeakSet[ThreadLock] = weakref.WeakSet()
-_NAMED: dict[str, ThreadLock] = {}
+_LOCKS: weakref.WeakSet[ThreadLock] = weakref.WeakSet()  # a fork has to find all of them
+_NAMED: dict[str, ThreadLock] = {}  # threads that use one file of the process have to share its lock
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)

@@ -58,8 +58,10 @@ class WrapperMetadata(Metadata):
     context: Any = None
 
 
-def metadata_of(tensor: Tensor) -> Metadata:
-    """Return everything that is known of a tensor but its data."""
+def metadata_of(tensor: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
+    """Return everything that is known of a tensor but its data, a list of it for a list, None for anything else."""
+    if not isinstance(tensor, Tensor):
+        return [metadata_of(item) for item in tensor] if isinstance(tensor, (list, tuple)) else None
     strides = tensor.stride() if tensor.layout is torch.strided else ()
     if type(tensor) is Tensor and not tensor.requires_grad:
         return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.dtype, strides)

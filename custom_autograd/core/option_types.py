@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from custom_autograd.core.errors import CustomAutogradError
@@ -24,6 +24,13 @@ def check_type(  # Any: whatever the author wrote; `Callable`, which type checke
     if not isinstance(value, types):
         problem = f"the option '{option}' has the wrong type"
         raise refuse(problem, expected=expected, found=show(value), do=f"pass {option}={example}, for example")
+
+
+def check_bools(refuse: Callable[[], Refuse], **options: Any) -> None:  # Any: as above
+    """Raise if an option that is on or off is neither True nor False."""
+    for option, value in options.items():
+        if value is not True and value is not False:
+            check_type(refuse(), option, value, (bool,), "True or False", example="True")
 
 
 def listed(refuse: Refuse, option: str, names: Any, *, example: str = "'x'") -> tuple[str, ...]:  # Any: as above

@@ -6,16 +6,16 @@ The registered functions look up the generated code of the op at each call, beca
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from custom_autograd.execution import composition
+from custom_autograd.execution import call, composition
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.current_device import MixedDevices, OnDevice, are_on_the_host, has_accelerator
 from custom_autograd.execution.generated import DispatchedCalls, generated_code_of
 from custom_autograd.execution.proofs import Prover
-from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import DropInRule
@@ -26,9 +26,6 @@ from custom_autograd.torch_private.dispatch import are_lazy_bits_ignored
 from custom_autograd.torch_private.guards import torch_dispatch_modes
 from custom_autograd.values.validation import keep
 
-when_called: list[Callable[[OpRecord], None]] = []
-"""Called with an op at its first call by way of the dispatcher, and at the next after each change."""
-
 
 def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
@@ -36,17 +33,18 @@ def attach(record: OpRecord) -> None:
         record.road.proofs = Prover(record)
     if record.dispatched is None or record.road.is_traced:  # a new function makes compiled callers trace the new rules
         record.dispatched = DispatchedCalls(record)
+        call.withdraw(record)
     record.kernels.around = OnDevice()
-    implement(record, "CompositeExplicitAutograd", _backend(record, None))
+    implement(record, "CompositeExplicitAutograd", partial(_backend, record, None))
     for device_type in record.kernels:
         if device_type is not None:
             attach_device(record, device_type)
     autograd = composition.autograd if composition.may_compose(record) else _autograd
-    implement(record, "Autograd", autograd(record), with_keyset=True)
+    implement(record, "Autograd", partial(autograd, record), with_keyset=True)
     if record.declaration.schema.mutated_arguments:
-        implement(record, "ADInplaceOrView", _versioning(record), with_keyset=True)
+        implement(record, "ADInplaceOrView", partial(_versioning, record), with_keyset=True)
     if record.declaration.schema.is_view:
-        implement(record, "Functionalize", composition.functionalize(record))
+        implement(record, "Functionalize", partial(composition.functionalize, record))
         _note_views(record)
 
 
@@ -59,17 +57,17 @@ def _note_views(record: OpRecord) -> None:
     is_one = len(schema.tensor_arguments) == len(schema.outputs) == 1
     if is_one and record.registrations.get(DropInRule) is not None and "views" not in record.definition.attached:
         assert record.definition.library is not None
-        dispatch.note_views(record.definition.library, record.definition.name.qualifier)
+        dispatch.note_views(record.definition.library, record.definition.qualifier)
         record.definition.attached.add("views")
 
 
 def attach_device(record: OpRecord, device_type: str) -> None:
     """Register the kernel of one device type."""
-    implement(record, dispatch.key_of_device(device_type), _backend(record, device_type))
+    implement(record, dispatch.key_of_device(device_type), partial(_backend, record, device_type))
     if not record.declaration.schema.tensor_arguments:
         device = next((a.name for a in record.declaration.schema.device_arguments), None)
         if device is not None:
-            implement(record, "BackendSelect", _backend_select(record, device), with_keyset=True)
+            implement(record, "BackendSelect", partial(_backend_select, record, device), with_keyset=True)
 
 
 def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
@@ -84,7 +82,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
             if device_type not in record.kernels:
                 raise mixed.unserved(args, kwargs)
             run = keep(road, key, lambda: generated_code_of(record).kernel_of(key))
-            for listener in when_called:
+            for listener in record.when_called:
                 listener(record)
         try:
             # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
@@ -101,7 +99,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
 
 
 def _autograd(record: OpRecord) -> Callable[..., Any]:
-    road, noting = record.road, overriding(record.capabilities, Capability.after_call)
+    road = record.road
 
     def find() -> Callable[..., Any]:
         return generated_code_of(record).autograd
@@ -116,9 +114,8 @@ def _autograd(record: OpRecord) -> Callable[..., Any]:
             if not any(capability.explain(record, error, values) for capability in record.capabilities):
                 raise
             result = find()(keyset, *args, **kwargs)
-        if torch_dispatch_modes():
-            for capability in noting:
-                capability.after_call(record, args, kwargs, result)
+        if road.after_call is not None and torch_dispatch_modes():
+            road.after_call(args, kwargs, result)
         return result
 
     return autograd

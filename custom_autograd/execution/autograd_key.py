@@ -25,7 +25,7 @@ from custom_autograd.execution.source import Source, compile_source, own_names, 
 from custom_autograd.registration.dispatcher_library import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import dispatch, functions, transforms
-from custom_autograd.values import results, tensors
+from custom_autograd.values import kernel_results, tensors
 
 
 class AutogradWriter:
@@ -43,7 +43,8 @@ class AutogradWriter:
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
             source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
             source.line("$keys = $keyset & $BELOW_AUTOGRAD")
-            with source.block(f"if $road.around_autograd is not None and {self._is_odd()}"):
+            source.line(f"$is_odd = {self._is_odd()}")
+            with source.block("if $is_odd and $road.around_autograd is not None"):
                 source.line(f"$result = $road.around_autograd({pass_on(schema)})")
                 with source.block("if $result is not $NotImplemented"):
                     source.line("return $result")
@@ -55,7 +56,7 @@ class AutogradWriter:
                 self._write_unrecorded()
                 return
             with source.block(
-                f"if not ($is_transforming() or $forward_ad._current_level >= 0 or "
+                f"if not (($transforms := $is_transforming()) or $forward_ad._current_level >= 0 or "
                 f"($is_grad_enabled() and $any_requires_grad({', '.join(asked)})))"
             ):
                 self._write_unrecorded()
@@ -93,7 +94,6 @@ class AutogradWriter:
 
     def _write_preparation(self, tensors: list[str]) -> None:
         """Take lazy bits and unwanted histories off the inputs."""
-        self.source.line(f"$is_odd = {self._is_odd()}")
         for argument in self.schema.tensor_arguments:
             if argument.is_mutated:
                 continue
@@ -110,14 +110,14 @@ class AutogradWriter:
                 source.line(f"$refuse_overlap({_dict([a.name for a in self.schema.tensor_arguments])})")
             several = len(self.function.results) > 1 or self.function.has_lists
             views = f" or $has_view({tuple_of(self.function.mutated)})" if several else ""
-            source.line(f"$in_place = not ($is_transforming() or $is_forward_mode(){views})")
+            source.line(f"$in_place = not ($transforms or $is_forward_mode(){views})")
             with source.block("if $in_place"):
                 source.line(f"$refuse_leaves({_dict(self.function.mutated)})")
             source.line(
                 f"{', '.join(self._old(name) for name in self.function.mutated)} = {', '.join(self.function.mutated)}"
             )
         source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in recording_code.py
-        source.line("$run = $apply_under_transforms if $is_transforming() else $apply")
+        source.line("$run = $apply_under_transforms if $transforms else $apply")
         if self.function.has_lists:
             flags = tuple_of([str(argument.is_tensor_list) for argument in self.schema.arguments])
             source.line(f"$flat, $lengths = $flatten_lists({tuple_of(self.function.inputs)}, {flags})")
@@ -220,9 +220,9 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
         "without_history": without_history,
         "tensors_in": tensors.tensors_in,
         "overwrite": tensors.overwrite,
-        "flatten_lists": results.flatten,
-        "restore_lists": results.restore,
-        "Layout": results.Layout,
+        "flatten_lists": kernel_results.flatten,
+        "restore_lists": kernel_results.restore,
+        "Layout": kernel_results.Layout,
         "refuse_leaves": partial(refuse_leaves, record),
         "refuse_overlap": lambda inputs: tensors.refuse_overlap(record.declaration, inputs),
         "refuse_if_tracked": partial(refuse_if_tracked, record),

@@ -5,10 +5,10 @@ The dispatcher leaves out every argument that equals its default, also one that 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.execution.source import Source, compile_source, defaults, has_list_by_default, signature
 from custom_autograd.schema.schema import Argument, Schema
 
@@ -18,17 +18,26 @@ class Binder:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._converted = [argument for argument in schema.arguments if argument.from_dispatcher is not None]
-        self._is_variadic = any(argument.is_variadic for argument in schema.arguments)
-        is_plain = not self._is_variadic and not any(map(has_list_by_default, schema.arguments))
-        self._by_position = schema.argument_names if is_plain else ()
 
-    @functools.cached_property
+    @Lazy
+    def _converted(self) -> list[Argument]:
+        return [argument for argument in self.schema.arguments if argument.from_dispatcher is not None]
+
+    @Lazy
+    def _is_variadic(self) -> bool:
+        return any(argument.is_variadic for argument in self.schema.arguments)
+
+    @Lazy
+    def _by_position(self) -> Sequence[str]:
+        is_plain = not self._is_variadic and not any(map(has_list_by_default, self.schema.arguments))
+        return self.schema.argument_names if is_plain else ()
+
+    @Lazy
     def _bind(self) -> Callable[..., dict[str, Any]]:
         """Return the function, generated when it is first needed: most ops are declared to be called in few ways."""
         return self._generate(for_dispatcher=True)
 
-    @functools.cached_property
+    @Lazy
     def _bind_given(self) -> Callable[..., dict[str, Any]]:
         return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
 

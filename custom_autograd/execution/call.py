@@ -118,7 +118,10 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     helpers = {
         **refusals.helpers(record.declaration),
         "entry": record,
+        "overload": record.overload,
+        "output": record.definition.output,
         **NAMES,
+        "observed": record.definition.observed,
         "profiler": torch.autograd.profiler,
         "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
         "is_compiling": torch.compiler.is_compiling,
@@ -151,9 +154,7 @@ def _outside(record: OpRecord, flat: Callable[..., Any], name: str, first: str) 
     """Return the same call for an op whose author sees containers; any other call as it is."""
 
     def around(tree: ArgumentTree, inner: Callable[..., Any]) -> Callable[..., Any]:
-        from custom_autograd.execution import container_call  # imported for ops with containers
-
-        return container_call.make_call(record, tree, inner, name, first)
+        return _with_containers(record, tree, inner, name, first)
 
     return adapter_of(record.declaration).around(flat, around)
 
@@ -168,6 +169,19 @@ def publish(record: OpRecord) -> None:
         for handle in list(record.road.uncalled):
             type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
             record.road.uncalled.discard(handle)
+            record.road.called.add(handle)
+    if record.road.proofs is not None:
+        record.road.proofs.take_over()
+
+
+def withdraw(record: OpRecord) -> None:
+    """Take that back, so that compiled callers, which are guarded by it, are traced again."""
+    with record.lock:  # as above
+        for handle in list(record.road.called):
+            del type(handle).__call__
+            record.road.called.discard(handle)
+            record.road.uncalled.add(handle)
+        record.call_behind = None
     if record.road.proofs is not None:
         record.road.proofs.take_over()
 
@@ -204,9 +218,31 @@ def call_source(record: OpRecord) -> str:
 
 
 def _outside_source(record: OpRecord, tree: ArgumentTree) -> str:
-    from custom_autograd.execution import container_call  # imported for ops with containers
+    return _source_with_containers(record, tree, "op", "$self").text
 
-    return container_call.source_of(record, tree, "op", "$self").text
+
+def _with_containers(
+    record: OpRecord, tree: ArgumentTree, flat: Callable[..., Any], name: str, first: str
+) -> Callable[..., Any]:
+    """Return the call that takes containers apart for the flat one, and puts together what it returns."""
+    from custom_autograd.containers import argument_tree  # imported for ops with containers
+
+    source = _source_with_containers(record, tree, name, first)
+    helpers = argument_tree.values(tree, record.name, record.declaration.location, flat)
+    own = tree.signature.parameters.values()
+    helpers["refuse_more"] = refuse_more(record.name, [(one.kind, one.default is not one.empty) for one in own])
+    namespace = compile_source(source.text, f"{record.name} {name} with containers", source.namespace(helpers))
+    call: Callable[..., Any] = namespace[source.own(name)]
+    call.__qualname__ = record.name
+    return call
+
+
+def _source_with_containers(record: OpRecord, tree: ArgumentTree, name: str, first: str) -> Source:
+    from custom_autograd.containers import argument_tree  # as above
+
+    source = Source(own_names(record.declaration.schema, record.declaration.name.name) | set(tree.signature.parameters))
+    source.lines(*argument_tree.lines(tree, record.name, f"${name}", first))
+    return source
 
 
 def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> Source:
@@ -223,14 +259,13 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
         if not any(argument.is_variadic for argument in schema.arguments):
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
-        with source.block("if $is_dynamo_compiling()"):  # another `dispatched` makes it trace the new rules
-            source.line("$entry.dispatched.generate()")
-            source.line(f"return $entry.dispatched.call({pass_on(schema, to_user=True)})")
-        _write_conversions(source, schema, "$entry.definition.output")
+        _write_conversions(source, schema, "$output")
+        with source.block("if $is_dynamo_compiling()"):
+            _write_return(source, schema, f"$overload({pass_on(schema)})")
         if schema.may_return_inputs:  # see `share_or_copy`
             source.line("$want_shared()")
         with _explaining(source):
-            overload = "($entry.definition.observed if $profiler._is_profiler_enabled else $entry.overload)"
+            overload = "($observed if $profiler._is_profiler_enabled else $overload)"
             _write_return(source, schema, f"{overload}({pass_on(schema)})")
         if schema.may_return_inputs:
             with source.block("finally"):

@@ -20,7 +20,7 @@ from custom_autograd.registration.rule_types import JvpRule
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import HANDED_BACK
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
+from custom_autograd.core.device_types import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import CustomAutogradError, KernelError
 from custom_autograd.core.messages import first_line
 from custom_autograd.execution.bind import Binder
@@ -62,9 +63,9 @@ def are_on_the_host(values: Sequence[Any]) -> bool:  # Any: the arguments of an 
     PyTorch that is built for CUDA may have a device elsewhere, whether there is one or not.
     """
     for value in values:
-        if not (value.is_cpu if isinstance(value, torch.Tensor) else type(value) in NUMBERS):
+        if not (value.is_cpu if isinstance(value, Tensor) else type(value) in NUMBERS):
             return False
-    return bool(values) and isinstance(values[0], torch.Tensor)
+    return bool(values) and isinstance(values[0], Tensor)
 
 
 NUMBERS = (int, float, bool, str, type(None))

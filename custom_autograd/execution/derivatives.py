@@ -11,11 +11,11 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable
 from custom_autograd.core.metadata import Metadata
+from custom_autograd.execution.differentiated_reference import IS_IN_JVP
 from custom_autograd.execution.plan import SAVED_VALUES, Plan
-from custom_autograd.execution.reference import IS_IN_JVP
 from custom_autograd.execution.vjp import Vjp
 from custom_autograd.torch_private import functions, nodes, transforms
-from custom_autograd.values.results import restore
+from custom_autograd.values.kernel_results import restore
 from custom_autograd.values.tensors import filled, first_tensor, tensors_in
 
 if TYPE_CHECKING:
@@ -97,21 +97,22 @@ class Derivatives:
         values, results = ctx.forward
         del ctx.forward
         sources = tensors_in([*values.values(), *tangents.values(), *getattr(ctx, "forward_saved", ())])
-        is_recorded = torch.is_grad_enabled() and any(map(transforms.is_recorded, sources))
-        with transforms.gradients_recorded(), IS_IN_JVP.set(True):
-            values = {name: _primal(value) for name, value in values.items()}
-            values.update({name: getattr(ctx, f"kept_{name}") for name in self.saved_values})
+        is_recorded = torch.is_grad_enabled() and transforms.are_recorded(sources)
+        with torch.enable_grad(), transforms.forward_mode_enabled(True), IS_IN_JVP.set(True):
+            values = {name: transforms.primal_of(value) for name, value in values.items()}
+            for name in self.saved_values:
+                values[name] = getattr(ctx, f"kept_{name}")
             fixed = () if self.drop_in is None else self._take_fixed(ctx)
             if fixed:
                 results = {name: _without(value, fixed) for name, value in results.items()}
-            results = {name: _primal(value) for name, value in results.items()}
+            results = {name: transforms.primal_of(value) for name, value in results.items()}
             gradients = self._differentiable(ctx, values)
             found = self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
-            found = {name: filled(found.get(name), results[name]) for name in self.tangents.results}
-            if not is_recorded:
-                found = {name: _without_history(tangent) for name, tangent in found.items()}
+            for name in self.tangents.results:
+                tangent = filled(found.get(name), results[name])
+                found[name] = tangent if is_recorded else transforms.without_history(tangent)
             return self.memory.separate(found, tangents)
 
     def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
@@ -124,7 +125,7 @@ class Derivatives:
         """Return the backward as a function of needs and incoming gradients."""
         if self.drop_in is None:
             return partial(self._gradients_by_name, ctx, values)
-        saved = [_primal(tensor) for tensor in ctx.forward_saved]
+        saved = transforms.primal_of(ctx.forward_saved)
         del ctx.forward_saved
         return partial(self._gradients, ctx, saved)
 
@@ -179,13 +180,3 @@ def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_without(item, fixed) for item in value]
     return None if any(value is one for one in fixed) else value
-
-
-def _primal(value: Any) -> Any:
-    return [_primal(item) for item in value] if isinstance(value, (list, tuple)) else transforms.primal_of(value)
-
-
-def _without_history(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_without_history(item) for item in value]
-    return transforms.without_history(value) if isinstance(value, Tensor) else value

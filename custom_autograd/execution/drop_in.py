@@ -13,6 +13,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, GradientUnavailable
@@ -59,7 +60,7 @@ def forbid_following(
     if are_followed or transforms.is_transforming():
         return tuple(kept)
     ends = {id(one.grad_fn) for one in given}
-    with transforms.gradients_recorded():
+    with torch.enable_grad(), transforms.forward_mode_enabled(True):
         dependencies = [transforms.primal_of(one) for one in given if one.requires_grad]
         return tuple(
             [
@@ -125,7 +126,7 @@ class DropIn:
         if self.setup_context is not None:
             is_marked = functions.any_requires_grad(*inputs) and not transforms.is_transforming()
             marked = mark(tensors_in([output])) if is_marked else []
-            with transforms.gradients_recorded():
+            with torch.enable_grad(), transforms.forward_mode_enabled(True):
                 self._call_setup(context, inputs, output)
             unmark(marked)
         functions.copy_view_flag(context, ctx)

@@ -134,7 +134,7 @@ class FunctionWriter:
     def kept_for_jvp(self) -> str:
         """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
         results = [result.name for result in self.plan.results if result.holds_tensors]
-        return f"$ctx.forward = ({self._dict(list(self.plan.saved))}, {self._dict(results)})"
+        return f"$ctx.forward = ({self._dict(self.saved_tensors)}, {self._dict(results)})"
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""
@@ -178,7 +178,7 @@ class FunctionWriter:
         """Return source of a dict: the metadata of each tensor input and fresh output."""
         fresh = [output.name for output in self.schema.fresh_outputs if output.holds_tensors]
         names = [argument.name for argument in self.schema.tensor_arguments] + fresh
-        return "{" + ", ".join(f'"{name}": $known({name})' for name in names) + "}"
+        return "{" + ", ".join(f'"{name}": $metadata_of({name})' for name in names) + "}"
 
     def _save_drop_in(self) -> None:
         outputs = [output.name for output in self.schema.outputs]

@@ -15,7 +15,7 @@ from custom_autograd.execution.recording_code import RecordingCode, RecordingFac
 from custom_autograd.execution.watching import Watcher
 from custom_autograd.registration.dispatcher_library import opened
 from custom_autograd.registration.kernel import KernelChoice
-from custom_autograd.registration.kernels import kernel_behind
+from custom_autograd.registration.kernel_table import kernel_behind
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.torch_private import dispatch

@@ -19,14 +19,15 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
+from custom_autograd.core.metadata import metadata_of
 from custom_autograd.execution.gradients import sum_to_shape
 from custom_autograd.execution.plan import Plan
 from custom_autograd.execution.tangents import TangentReader, flat
 from custom_autograd.registration.rule_types import NamedRule, Rule
-from custom_autograd.torch_private.saved_hooks import without_hooks
+from custom_autograd.torch_private.saved_tensor_hooks import without_hooks
 from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import require_gradient, without_history
-from custom_autograd.values.tensors import filled, known, plain
+from custom_autograd.values.tensors import filled, plain, tensors_in
 from custom_autograd.values.user_code import Named, add_note, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
@@ -66,14 +67,12 @@ class Jvp:
         """
         if self.plan.jvp is None:
             self.missing = self._not_derivable
-            derived = {name: results[name] for name in self._derivable}
-            return self.derive(tangents, derived, gradients, is_recorded=is_recorded)
+            return self.derive(tangents, self._derivable, results, gradients, is_recorded=is_recorded)
         found = self._from_rule(self.plan.jvp, tangents, values, metadata)
         absent = [name for name in self.hidden if name not in found]
         derivable = [name for name in absent if self._is_derivable(name)]
         if derivable:
-            derived = {name: results[name] for name in derivable}
-            found.update(self.derive(tangents, derived, gradients, is_recorded=is_recorded))
+            found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
         self.missing = tuple(name for name in absent if name not in derivable)
         return found
 
@@ -83,7 +82,7 @@ class Jvp:
         is_plain = type(found) is Tensor and found.shape == like.shape and found.dtype == like.dtype
         if not is_plain or found.requires_grad:
             (name,) = self.results
-            read = filled(self._reader.read(self.plan.jvp, found, {name: known(like)}).get(name), like)
+            read = filled(self._reader.read(self.plan.jvp, found, {name: metadata_of(like)}).get(name), like)
             found = without_history(read)
         tangent: Tensor = found
         for one in given:
@@ -101,7 +100,9 @@ class Jvp:
             return self.plan.has_reverse
         return name in self.plan.named_grads or self.plan.reference is not None
 
-    def derive(self, tangents: ByName, results: ByName, gradients: Gradients, *, is_recorded: bool) -> dict[str, Any]:
+    def derive(
+        self, tangents: ByName, names: Sequence[str], results: ByName, gradients: Gradients, *, is_recorded: bool
+    ) -> dict[str, Any]:
         """Return the tangents of some results, as the vjp of the vjp."""
         if not self._has_reverse:
             raise self.origin().error(
@@ -119,8 +120,9 @@ class Jvp:
             )
         needs = {name: _has(tangent) for name, tangent in tangents.items()}
         grads: dict[str, Any] = dict.fromkeys(self.results)
-        grads.update({name: _seed(result) for name, result in results.items()})
-        seeds = [seed for name in results for seed in flat(grads[name])]
+        for name in names:
+            grads[name] = _seed(results[name])
+        seeds = tensors_in(list(grads.values()))
         # Forward mode saves nothing: what this does for a moment is not for the caller's hooks. What the graph of the
         # tangents holds is.
         with without_hooks() as kept:
@@ -128,9 +130,9 @@ class Jvp:
             if is_recorded:
                 kept.pack()
         if found is None:
-            return dict.fromkeys(results)
+            return dict.fromkeys(names)
         remaining = iter(found)
-        return {name: _refill(grads[name], remaining) for name in results}
+        return {name: _refill(grads[name], remaining) for name in names}
 
     def _differentiate(
         self, seeds: list[Tensor], gradients: ByName, tangents: ByName
@@ -146,8 +148,9 @@ class Jvp:
         """Return each gradient with the tangent it is to be multiplied by."""
         products = []
         for name, tangent in tangents.items():
-            pairs = zip(flat(gradients.get(name), keep_none=True), flat(tangent, keep_none=True), strict=False)
-            for gradient, one in pairs:
+            found = gradients.get(name)
+            is_list = isinstance(tangent, (list, tuple))
+            for gradient, one in zip(found or (), tangent, strict=False) if is_list else ((found, tangent),):
                 if gradient is None or one is None:
                     continue
                 if not gradient.requires_grad:

@@ -17,7 +17,7 @@ from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private import guards
 from custom_autograd.torch_private.transforms import is_transforming
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 
 
 def shared_names() -> dict[str, Any]:

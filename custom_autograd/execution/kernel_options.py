@@ -21,7 +21,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, flat_kernel
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.schema.schema import Argument, Schema
-from custom_autograd.values.results import spans
+from custom_autograd.values.kernel_results import spans
 from custom_autograd.values.tensors import tensors_in
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def make_kernel(
     options: KernelOptions,
 ) -> Kernel:
     """Return the kernel of one device type (Any: takes and returns what the schema says)."""
-    wrap = wrapper_of(declaration.schema, str(declaration.name), _layouts(declaration, location, options))
+    layouts = _layouts(declaration, location, options)
+    wrap = wrapper_of(declaration.schema, str(declaration.name), layouts)
     name = device_type or "default" if options.name is None else options.name
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
         problem = "a kernel cannot have this name"
@@ -193,7 +194,8 @@ def make_kernel(
         )
     when = None if options.when is None else _condition(declaration, options.when, location)
     own = wrap(flat_kernel(declaration, function))
-    return Kernel(device_type, own, location, name, options.priority, when, function, wrap, bool(options.inline))
+    inlined, given = bool(options.inline), tuple(layouts.items())
+    return Kernel(device_type, own, location, name, options.priority, when, function, wrap, inlined, given)
 
 
 def _condition(declaration: Declaration, when: Any, location: str) -> Condition:

@@ -12,7 +12,7 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.torch_private.nodes import SAVED, class_of_function_nodes, set_members_of_nodes
-from custom_autograd.values.results import restore
+from custom_autograd.values.kernel_results import restore
 
 FACTS = "custom_autograd_node_facts"
 """Where the class of the nodes of a generated Function keeps the facts about them."""

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from custom_autograd.core.messages import quote
 from custom_autograd.core.signatures import names_in
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import BackwardRule, DropInRule, GradientRule, JvpRule
-from custom_autograd.schema.policies import SavingPolicy
 from custom_autograd.schema.schema import Argument, Output
 
 Result = Argument | Output

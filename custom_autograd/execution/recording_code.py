@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import Function
 
 from custom_autograd.core.lazy import Lazy, Once
+from custom_autograd.core.metadata import metadata_of
 from custom_autograd.execution import call, gradients
 from custom_autograd.execution.derivatives import Derivatives, output_metadata
 from custom_autograd.execution.function import FunctionWriter
@@ -28,7 +29,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.torch_private import dispatch, functions, nodes, transforms
 from custom_autograd.torch_private.functions import Running
-from custom_autograd.values import results, tensors
+from custom_autograd.values import kernel_results, tensors
 from custom_autograd.values.user_code import Named, note_rule
 
 Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx would hold
@@ -146,7 +147,7 @@ def below(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  #
     """Call a function of tensors as if there were no Autograd kernels at this level."""
     with dispatch.below_autograd():
         if transforms.is_transforming():
-            with transforms.gradients_recorded():
+            with torch.enable_grad(), transforms.forward_mode_enabled(True):
                 return function(*args, **kwargs)
         if dispatch.is_functionalizing():
             with torch.enable_grad():
@@ -246,13 +247,13 @@ def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, An
         "without_bases": tensors.without_bases,
         "has_tangent": has_tangent,
         "note_saved": note_saved,
-        "known": tensors.known,
+        "metadata_of": metadata_of,
         "tensors_in": tensors.tensors_in,
         "all_floating": tensors.all_floating,
         "any_floating": tensors.any_floating,
         "copies": tensors.copies,
-        "flatten_lists": results.flatten,
-        "Layout": results.Layout,
+        "flatten_lists": kernel_results.flatten,
+        "Layout": kernel_results.Layout,
         "drop_in": derivatives.drop_in,
         "check_hidden": derivatives.check_hidden,
     }
@@ -273,14 +274,14 @@ def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
         "is_wanted": tensors.is_wanted,
         "zeros_of": tensors.zeros_of,
         "first_tensor": tensors.first_tensor,
-        "are_plain": results.are_plain,
-        "is_undefined": results.is_undefined,
+        "are_plain": kernel_results.are_plain,
+        "is_undefined": kernel_results.is_undefined,
         "is_whole_backward": nodes.is_whole_backward,
         "needed_gradients": nodes.needed_gradients,
         "are_fit": gradients.are_fit,
         "has_needed": gradients.has_needed,
         "Named": Named,
-        "restore_lists": results.restore,
+        "restore_lists": kernel_results.restore,
         "flatten_gradients": flatten_gradients,
     }
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
+from custom_autograd.execution.differentiated_reference import reference_gradients
 from custom_autograd.execution.gradients import GradientReader
 from custom_autograd.execution.plan import Plan
-from custom_autograd.execution.reference import reference_gradients
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain, tensors_in
-from custom_autograd.values.user_code import Named, note_rule, noted
+from custom_autograd.values.user_code import Named, explain_rule, note_rule, noted
 
 # A backward that must not be differentiated again: its result raises when a second derivative is really asked for.
 #
@@ -155,8 +155,6 @@ class Step:
         self.op = str(declaration.name)
         self.rule = rule
         self.reader = GradientReader(declaration, rule, is_checked=vjp.is_checked, is_strict=vjp.is_strict)
-        self.function = self.noting(rule.function)
-        self.read = self.noting(self.reader.read)
         self.inputs = frozenset(self.reader.inputs)
         self.results = vjp.schema.results_by_grad
         self.refusal = _refusal(declaration.origin(rule.where), rule)
@@ -165,12 +163,18 @@ class Step:
         """Return the gradients of the rule's inputs; arguments as in `Vjp`."""
         arguments = self._arguments(needs, grads, values, metadata)
         if not self.rule.is_once_differentiable:
-            gradients: dict[str, Any] = self.read(self.function(**arguments), needs, metadata)
-            return gradients
+            return self._run(arguments, needs, metadata)
         with torch.no_grad():
-            found = self.read(self.function(**arguments), needs, metadata)
+            found = self._run(arguments, needs, metadata)
         dependencies = list(arguments.values())
         return {name: forbid_second_derivative(one, str(self.refusal), dependencies) for name, one in found.items()}
+
+    def _run(self, arguments: ByName, needs: ByName, metadata: ByName) -> dict[str, Any]:
+        try:
+            return self.reader.read(self.rule.function(**arguments), needs, metadata)
+        except Exception as error:
+            explain_rule(error, self.op, self.rule)
+            raise
 
     def noting(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: any signature
         """Return a function that runs the rule's code, and notes where an exception came from."""
@@ -181,7 +185,6 @@ class Step:
         note_rule(error, self.op, self.rule)
 
     def _arguments(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
-        like = first_tensor(grads.values()) if self.rule.materializes else None
         arguments: dict[str, Any] = {}
         for name in self.rule.names:
             if name == "needs":
@@ -192,8 +195,8 @@ class Step:
                 gradient = plain(grads[self.results[name]])
                 if name in self.rule.optional and first_tensor([gradient]) is None:
                     gradient = None  # of a list, too
-                elif self.rule.materializes:
-                    gradient = materialize(gradient, metadata[self.results[name]], like)
+                elif self.rule.materializes and not isinstance(gradient, Tensor):
+                    gradient = materialize(gradient, metadata[self.results[name]], first_tensor(grads.values()))
                 arguments[name] = gradient
             else:
                 arguments[name] = plain(values[name])

@@ -107,7 +107,7 @@ class AfterFailure:
         self._function()
 
 
-_ENDS: weakref.WeakValueDictionary[int, End] = weakref.WeakValueDictionary()
+_ENDS: weakref.WeakValueDictionary[int, End] = weakref.WeakValueDictionary()  # by backward: PyTorch gives only a number
 _LOCK = threading.Lock()
 
 

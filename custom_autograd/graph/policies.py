@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from custom_autograd.core.errors import GradientError
+from custom_autograd.core.errors import CustomAutogradError, GradientError
 from custom_autograd.core.messages import show
 from custom_autograd.core.metadata import Metadata
-from custom_autograd.schema.policies import SavingPolicy
-from custom_autograd.torch_private.saved_hooks import top_hooks
+from custom_autograd.core.option_types import check_bools
+from custom_autograd.registration.policy_types import SavingPolicy
+from custom_autograd.torch_private.saved_tensor_hooks import top_hooks
 from custom_autograd.values.packing import Packed, Who, pack, unpack
 
 
@@ -27,6 +29,7 @@ def offload(*, pin: bool = True) -> SavingPolicy:
     Args:
         pin: use page-locked memory, which is copied faster.
     """
+    check_bools(lambda: partial(CustomAutogradError, "offload"), pin=pin)
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.device.type in ("cpu", "meta"):

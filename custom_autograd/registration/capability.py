@@ -68,12 +68,6 @@ class Capability:
     def before_write(self, record: OpRecord) -> None:
         """Prepare a call of a mutating op while a mode of `__torch_dispatch__` is in effect."""
 
-    def after_call(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Note a call that was made while a mode of `__torch_dispatch__` is in effect (Any: as the schema says).
-
-        It has recorded its node. Ops that are made of other ops are not noted, but the others are.
-        """
-
     def before_trace(self, record: OpRecord) -> None:
         """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
 
@@ -86,7 +80,7 @@ def overriding(capabilities: tuple[Capability, ...], hook: Callable[..., Any]) -
 
 def attach_all(record: OpRecord) -> None:
     """Attach what is registered for an op now to every subsystem of PyTorch."""
-    for capability in record.capabilities:
+    for capability in overriding(record.capabilities, Capability.attach):
         capability.attach(record)
 
 

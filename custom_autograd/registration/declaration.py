@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import Origin
+from custom_autograd.core.errors import Origin, RegistrationError
+from custom_autograd.core.option_types import check_bools
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.names import Name
 from custom_autograd.schema.schema import Schema
@@ -48,6 +50,10 @@ class Declaration:
     def origin(self, rule: str | None = None) -> Origin:
         """Return what errors about the op have in common."""
         return Origin(str(self.name), self.location, rule)
+
+    def check_bools(self, **options: object) -> None:
+        """Raise a RegistrationError if an option that is on or off is neither True nor False."""
+        check_bools(lambda: partial(self.origin().error, RegistrationError), **options)
 
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says

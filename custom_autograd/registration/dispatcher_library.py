@@ -145,20 +145,20 @@ def undefine(record: OpRecord) -> None:
     record.definition.library = None
 
 
-def implement(record: OpRecord, key: str, function: Callable[..., Any], *, with_keyset: bool = False) -> None:
-    """Register a function at a dispatch key, once: it must look up what to do when it is called.
+def implement(record: OpRecord, key: str, make: Callable[[], Callable[..., Any]], *, with_keyset: bool = False) -> None:
+    """Register a function at a dispatch key, once: it is made then, and must look up what to do when it is called.
 
     Any: a kernel takes and returns what the schema says.
     """
     if key in record.definition.attached:
         return
     assert record.definition.library is not None  # an entry is defined before anything is attached to it
-    call = enclosed(record.declaration.schema, function)
-    record.definition.library.impl(record.definition.name.qualifier, call, key, with_keyset=with_keyset)
+    function = make()
     if record.definition.output is not None:
-        record.definition.library.impl(
-            record.definition.name.suffixed(SUFFIX).qualifier, staying(function), key, with_keyset=with_keyset
-        )
+        output = record.definition.name.suffixed(SUFFIX).qualifier
+        record.definition.library.impl(output, staying(function), key, with_keyset=with_keyset)
+        function = enclosed(record.declaration.schema, function)
+    record.definition.library.impl(record.definition.qualifier, function, key, with_keyset=with_keyset)
     record.definition.attached.add(key)
 
 
@@ -167,8 +167,7 @@ def implement_torch_dispatch(record: OpRecord, cls: type, function: Callable[...
     if cls in record.definition.attached:
         return
     assert record.definition.library is not None  # as above
-    name = record.definition.name.qualifier
-    dispatch.register_torch_dispatch(record.definition.library, name, cls, function)
+    dispatch.register_torch_dispatch(record.definition.library, record.definition.qualifier, cls, function)
     record.definition.attached.add(cls)
 
 

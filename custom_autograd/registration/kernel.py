@@ -15,7 +15,7 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration, kernel_of_op
 
 if TYPE_CHECKING:
-    from custom_autograd.registration.kernels import KernelTable
+    from custom_autograd.registration.kernel_table import KernelTable
 
 
 Function = Callable[..., Any]  # Any: takes and returns what the schema says
@@ -35,6 +35,7 @@ class Kernel:
         given: the function as its author wrote it.
         wrap: what makes `function` of `given`.
         is_inlined: compiled graphs hold what it does in place of the op.
+        layouts: the layout that `wrap` gives each argument that needs one, by name.
     """
 
     device_type: str | None
@@ -46,6 +47,7 @@ class Kernel:
     given: Function
     wrap: Callable[[Function], Function]
     is_inlined: bool = False
+    layouts: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import torch
 
 from custom_autograd.core.errors import DeclarationError, RegistrationError
+from custom_autograd.core.locks import ThreadLock
 from custom_autograd.core.messages import quote
 from custom_autograd.core.signatures import (
     is_imported_twice,
@@ -22,7 +22,7 @@ from custom_autograd.core.signatures import (
 )
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.kernels import KernelTable
+from custom_autograd.registration.kernel_table import KernelTable
 from custom_autograd.registration.rule_types import ReferenceRule, Registration, Registrations, Rule
 from custom_autograd.schema.names import Name
 from custom_autograd.torch_private import dispatch
@@ -80,18 +80,25 @@ class Road:
         plan: where each derivative comes from, by the rules registered when it was made; see execution/plan.py.
         proofs: which calls need no dispatcher; None until the op is defined.
         uncalled: the handles whose classes have no generated `__call__` yet.
+        called: those whose classes have one.
         around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
+        after_call: notes calls under a mode of `__torch_dispatch__`, with their results, when their nodes are recorded;
+            or None. Those of ops that are made of other ops are not noted, but those of the others are.
         is_traced: the fake has run, so that compiled graphs may hold the op.
         has_own_kernels: the op is a variant, and a kernel was registered for it; Dynamo reads it.
+        made: what subsystems keep for the op, each under its name (Any: objects of theirs).
     """
 
     def __init__(self) -> None:
         self.plan: tuple[Any, ...] | None = None
         self.proofs: Proofs | None = None
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
+        self.called: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.around_autograd: GeneratedCall | None = None
+        self.after_call: Callable[[tuple[Any, ...], dict[str, Any], Any], None] | None = None
         self.is_traced = False
         self.has_own_kernels = False
+        self.made: dict[str, Any] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -109,6 +116,7 @@ class Definition:
 
     Attributes:
         name: in the dispatcher; the op's own, until a replacement takes that.
+        qualifier: its name within the namespace.
         library: the handle through which everything was registered; None until the op is defined, and if it is not.
         output: the second op, if the first returns a tuple of one; see dispatcher_library.py.
         observed: what calls the op so that profilers see it.
@@ -116,7 +124,7 @@ class Definition:
     """
 
     def __init__(self, name: Name, library: torch.library.Library | None = None) -> None:
-        self.name, self.library = name, library
+        self.name, self.qualifier, self.library = name, name.qualifier, library
         self.output: OpOverload | None = None
         self.observed: GeneratedCall | None = None
         self.attached: set[str | type] = set()
@@ -127,6 +135,7 @@ class OpRecord:
 
     Attributes:
         declaration: what was fixed when it was declared.
+        name: the qualified name, as declared.
         kernels: its kernels by device type.
         definition: what the dispatcher knows of it.
         overload: the dispatcher's op.
@@ -143,8 +152,12 @@ class OpRecord:
     capabilities: ClassVar[tuple[Capability, ...]] = ()
     """The subsystems of PyTorch that know ops; declare.py sets them, from a layer above."""
 
+    when_called: ClassVar[tuple[Callable[[OpRecord], None], ...]] = ()
+    """Called with an op at its first call by way of the dispatcher, and at the next after each change."""
+
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
+        self.name = str(declaration.name)
         self.kernels = KernelTable(declaration)
         self.definition = Definition(declaration.name)
         self.overload: OpOverload | None = None
@@ -153,15 +166,10 @@ class OpRecord:
         self.call_behind: GeneratedCall | None = None
         self.road = Road()
         self.validation: str | None = None
-        self.lock = threading.RLock()
+        self.lock = ThreadLock()
         self.registrations = Registrations()
         self.variants: dict[str, OpRecord] = {}
         _ALIVE.add(self)
-
-    @property
-    def name(self) -> str:
-        """Return the qualified name, as declared."""
-        return str(self.declaration.name)
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
         """Return the computation in differentiable PyTorch operations, or None."""
@@ -188,6 +196,7 @@ class OpRecord:
         Raises:
             RegistrationError: if it conflicts with what is registered, without `replace`.
         """
+        self.declaration.check_bools(replace=replace)
         with self.lock:
             later = self.registrations.with_(new)
             others = [other for other in self.registrations.left_out_of(later) if not _is_again(other, new)]
@@ -211,9 +220,9 @@ class OpRecord:
         )
 
 
-_ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()
-_RECORDS: dict[str, OpRecord] = {}
-_lock = threading.RLock()
+_ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()  # also what was replaced: handles of it may be called
+_RECORDS: dict[str, OpRecord] = {}  # the ops of this process
+_lock = ThreadLock()
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecord | None]:
@@ -286,7 +295,7 @@ def _taken(old: Declaration, new: Declaration) -> DeclarationError:
         str(new.name),
         "the op is already declared",
         found=f"one at {old.location}, another at {new.location}",
-        do="choose another name, or pass replace=True if that is meant",
+        do=f"rename one of them, for example {str(new.name.suffixed('_2'))!r}, or pass replace=True if that is meant",
     )
 
 
@@ -298,35 +307,29 @@ def _check_free(declaration: Declaration) -> None:
             str(name),
             f"'{name.name}' cannot be the name of an op: torch.ops.{name.namespace}.{name.name} is something else",
             declared=declaration.location,
-            do="choose another name",
+            do=f"rename it, for example {str(name.suffixed('_op'))!r}",
         )
     if dispatch.is_defined(name.namespace, name.name, name.overload):
         raise DeclarationError(
             str(name),
             "an op of that name exists, and was not declared through custom_autograd",
             declared=declaration.location,
-            do="choose another name, or remove the other declaration",
+            do=f"rename this one, for example {str(name.suffixed('_2'))!r}, or remove the other declaration",
         )
 
 
-def renew_locks() -> None:
-    """Replace the locks in a forked child: a thread of the parent may have held them.
-
-    What may be out of date is dropped: all direct calls, the generated code of an op in mid-change, half-declared ops.
-    """
-    global _lock
-    if not _lock.acquire(blocking=False):
+def drop_half_made() -> None:
+    """Drop what may be out of date in a forked child: direct calls, code of an op in mid-change, half-declared ops."""
+    if _lock.was_held:
         for name, record in list(_RECORDS.items()):
             if record.dispatched is None:
                 del _RECORDS[name]
-    _lock = threading.RLock()
     for record in list(_ALIVE):
-        if not record.lock.acquire(blocking=False):
+        if record.lock.was_held:
             record.road.forget()
-        record.lock = threading.RLock()
         if record.road.proofs is not None:
             record.road.proofs.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renew_locks)
+    os.register_at_fork(after_in_child=drop_half_made)

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.policies import SavingPolicy
+from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.schema.schema import Schema
 
 NEEDS = "needs"

@@ -18,14 +18,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from custom_autograd.core.devices import advice_on, name_of, unknown_among
+from custom_autograd.core.device_types import advice_on, name_of, unknown_among
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.option_types import check_type, listed
 from custom_autograd.torch_private.trees import find_node_type
 
+PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device)
+"""Classes of most arguments that hold no tensor; every check asks often."""
+
 
 def children_of(value: object) -> list[tuple[str, object]]:
     """Yield each thing in a container with its path, `[0]`, `['k']` or `.weight`; nothing if it is not a container."""
+    if type(value) in PLAIN:
+        return []
     if isinstance(value, dict):
         return [(f"[{key!r}]", item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -42,6 +47,8 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     """Return the same container with `function` applied to every tensor in it, in order."""
     if isinstance(value, Tensor):
         return function(value)
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, dict):
         return {key: map_tensors(item, function) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -273,10 +280,13 @@ class TensorFactory:
         """
         dtype = self.dtype if dtype is None else dtype
         is_differentiable = dtype.is_floating_point or dtype.is_complex
+        is_bounded = (low, high) != (None, None)
         low, high = _bounds(low, high, is_differentiable)
         if requires_grad and not is_differentiable:
             raise _no_gradient(dtype)
         tensor = self._draw(shape, dtype, low, high).to(self.device)
+        if is_bounded:
+            setattr(tensor, RANGE, (low, high))
         return tensor.requires_grad_(
             is_differentiable and (self.requires_grad if requires_grad is None else requires_grad)
         )
@@ -316,6 +326,15 @@ def _bounds(low: float | None, high: float | None, is_differentiable: bool) -> t
         problem = "make() is given an empty range"
         raise CheckError("samples", problem, expected="low < high", found=f"low={low}, high={high}")
     return low, high
+
+
+def range_of(tensor: Tensor) -> tuple[float, float] | None:
+    """Return the range that `make` was given for a tensor, outside of which its numbers mean nothing, or None."""
+    return getattr(tensor, RANGE, None)
+
+
+RANGE = "_custom_autograd_range"
+"""The attribute of a tensor that `make` made with low= or high=."""
 
 
 def _device_types(on: str | Sequence[str]) -> tuple[str, ...]:

@@ -308,7 +308,10 @@ def _has_list(element: object) -> bool:
 def _find_row(annotation: object) -> TypeRow | None:
     if typing.get_origin(annotation) in (Union, types.UnionType) and _NUMBERS.issuperset(typing.get_args(annotation)):
         annotation = torch.types.Number
-    return next((row for row in ARGUMENT_TYPES if row.annotation == annotation), None)
+    for row in ARGUMENT_TYPES:
+        if row.annotation == annotation:
+            return row
+    return None
 
 
 def _optional(annotation: object) -> object | None:

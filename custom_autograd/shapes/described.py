@@ -15,9 +15,9 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.schema.schema import Output, Schema
-from custom_autograd.shapes.contract import LineMismatch, check_line, numbers_of
+from custom_autograd.shapes.line_parser import NotationError, parse_line
 from custom_autograd.shapes.notation import Line, Shape, SizeMismatch
-from custom_autograd.shapes.parsing import NotationError, parse_line
+from custom_autograd.shapes.requirements import LineMismatch, check_line, numbers_of
 from custom_autograd.shapes.rule import WIDE, DType, ShapesRule
 from custom_autograd.shapes.unification import Sizes
 from custom_autograd.values.tensors import tensors_in

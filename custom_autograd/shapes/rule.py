@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -81,19 +80,16 @@ class ShapesRule(Registration):
         return f"a line for each ({', '.join(self.names)})"
 
 
-_DESCRIBED: weakref.WeakKeyDictionary[OpRecord, DescribedOp] = weakref.WeakKeyDictionary()
-
-
 def described_op(record: OpRecord) -> DescribedOp | None:
     """Return an op with its shapes; None if none are registered."""
     rule = record.registrations.get(ShapesRule)
     if rule is None:
         return None
-    found = _DESCRIBED.get(record)
+    found: DescribedOp | None = record.road.made.get("shapes")
     if found is None or found.rule is not rule:
         from custom_autograd.shapes.described import DescribedOp  # with the parser, only ops with a line need it
 
-        _DESCRIBED[record] = found = DescribedOp(record.declaration, rule)
+        record.road.made["shapes"] = found = DescribedOp(record.declaration, rule)
     return found
 
 

@@ -18,9 +18,9 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.schema import Argument, Schema
-from custom_autograd.shapes.contract import numbers_of
 from custom_autograd.shapes.cuts import Cut, cut_of, cuts_of
 from custom_autograd.shapes.described import DescribedOp, shapes_of
+from custom_autograd.shapes.requirements import numbers_of
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.sharding.combining import Combining, check_dimension
 from custom_autograd.sharding.wrapping import Cost

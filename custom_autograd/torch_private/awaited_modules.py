@@ -65,4 +65,4 @@ def find_arrived(name: str) -> ModuleType | None:
     return _arrived.get(name)
 
 
-_arrived: dict[str, ModuleType] = {}
+_arrived: dict[str, ModuleType] = {}  # as sys.modules, but for modules that still run

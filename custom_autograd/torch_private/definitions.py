@@ -3,6 +3,9 @@
 CustomOpDef                    the class that torch.library's functions accept, without a public name for type checkers
 CustomOpDef._backward_fn       the backward of register_autograd; the node looks it up whenever it runs
 CustomOpDef._backend_fns       the kernels by device type, None for the default one; looked up at every call
+CustomOpDef._schema, _tags, _init_fn, _abstract_fn, _setup_context_fn, _vmap_fn, _autocast_dtype, _torch_dispatch_fns
+                               the rest of what was registered, which another op takes over
+custom_ops.OPDEF_TO_LIB        the library of each definition, which another definition of its name destroys
 custom_ops.OPDEFS              every definition by name: torch.library.register_*("ns::op", ...) registers with it
 Library._register_effectful_op what CustomOpDef.register_effect calls
 effects.EffectType             what it takes, besides None
@@ -34,6 +37,7 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import inspect
 import os
 import re
 import threading
@@ -45,7 +49,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import _C
 from torch._library import opaque_object
-from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.custom_ops import OPDEF_TO_LIB, OPDEFS, CustomOpDef
 from torch._library.effects import EffectType
 from torch._library.simple_registry import singleton
 
@@ -126,6 +130,71 @@ def kernels_of(definition: CustomOpDef) -> dict[str | None, Callable[..., Any]]:
     """Return the kernels by device type; what is put into this dict is what runs."""
     kernels: dict[str | None, Callable[..., Any]] = definition._backend_fns
     return kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Everything that was registered with a definition of torch.library.custom_op (Any: a user's functions)."""
+
+    name: str
+    schema: str
+    mutated: tuple[str, ...]
+    tags: tuple[torch.Tag, ...]
+    function: Callable[..., Any]
+    kernels: dict[str | None, Callable[..., Any]]
+    fake: Callable[..., Any] | None
+    backward: Callable[..., Any] | None
+    setup_context: Callable[..., Any] | None
+    vmap: Callable[..., Any] | None
+    autocast: dict[str, torch.dtype | None]
+    torch_dispatch: dict[type, Callable[..., Any]]
+
+
+def registered_with(definition: CustomOpDef) -> Registered:
+    """Return what was registered with a definition; its kernels as they were given, without torch's wrapper."""
+    written = [
+        one.name for one in definition._opoverload._schema.arguments if one.alias_info and one.alias_info.is_write
+    ]
+    return Registered(
+        name=definition._qualname,
+        mutated=tuple(written),
+        schema=definition._schema,
+        tags=tuple(definition._tags),
+        function=definition._init_fn,
+        kernels={device: _given(kernel) for device, kernel in definition._backend_fns.items()},
+        fake=definition._abstract_fn,
+        backward=definition._backward_fn,
+        setup_context=definition._setup_context_fn,
+        vmap=definition._vmap_fn,
+        autocast=_autocast_of(definition),
+        torch_dispatch=dict(definition._torch_dispatch_fns),
+    )
+
+
+def _autocast_of(definition: CustomOpDef) -> dict[str, torch.dtype | None]:
+    """Return the dtype by device type: in one dict, or in torch 2.11 and 2.12 in an attribute for each device type."""
+    if hasattr(definition, "_autocast_dtype"):
+        return dict(definition._autocast_dtype)
+    found = {device: getattr(definition, f"_autocast_{device}_dtype") for device in ("cuda", "cpu")}
+    return {device: dtype for device, dtype in found.items() if dtype is not None}
+
+
+def _given(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what was registered, behind the wrapper in which torch looks for disabled kernels."""
+    found: Callable[..., Any] = inspect.getclosurevars(inspect.unwrap(kernel)).nonlocals.get("fn", kernel)
+    return found
+
+
+Own = typing.TypeVar("Own", bound=OwnDefinition)
+
+
+def replaced(definition: CustomOpDef, declare: Callable[[], Own]) -> Own:
+    """Withdraw a definition, and let it call the op that `declare` puts in its place."""
+    OPDEF_TO_LIB.pop(definition._qualname)._destroy()
+    OPDEFS.pop(definition._qualname, None)
+    op = declare()
+    definition._opoverload = op.overload  # type: ignore[attr-defined]  # every subclass has one
+    return op
 
 
 REGISTERED = re.compile(r"^(\w+)(?:\[alias\])?: registered at (.*):\d+ ::", re.MULTILINE)
@@ -221,14 +290,14 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a metho
             return function(owner, *args, **kwargs)
         finally:
             changes.note()
-            if isinstance(owner, torch.library.Library) and owner not in _WATCHED:
-                _WATCHED.add(owner)
+            if isinstance(owner, torch.library.Library) and not hasattr(owner, COUNTED):
+                setattr(owner, COUNTED, True)
                 weakref.finalize(owner, changes.note)
 
     return call
 
 
-_WATCHED: weakref.WeakSet[torch.library.Library] = weakref.WeakSet()
+COUNTED = "_custom_autograd_counts_its_end"
 for _owner, _name in (
     (torch.library.Library, "impl"),
     (torch.library.Library, "_destroy"),

@@ -93,12 +93,21 @@ are_lazy_bits_ignored = functools.partial(_C._dispatch_tls_is_dispatch_key_exclu
 """Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
 
 
-def heed_lazy_bits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the function says
-    """Call a function in which operations conjugate and negate lazily."""
+def _heed_lazy_bits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the function says
     with _C._PreserveDispatchKeyGuard():
         for key in LAZY:
             _C._dispatch_tls_set_dispatch_key_excluded(key, False)
         return function(*args, **kwargs)
+
+
+heed_lazy_bits: Callable[..., Any] = _heed_lazy_bits
+"""Call a function in which operations conjugate and negate lazily."""
+
+
+def heed_with(heed: Callable[..., Any]) -> None:
+    """Set what `heed_lazy_bits` is: a function of the native library that was loaded, in a tenth of the time."""
+    global heed_lazy_bits
+    heed_lazy_bits = heed
 
 
 is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled

@@ -3,15 +3,20 @@
 - `_library.fake_impl.set_ctx_getter`: what `get_ctx` returns in a context.
 - `FakeTensor.fake_mode`, `ShapeEnv.pending_fresh_unbacked_symbols`, `ShapeEnv.ignorable_fresh_unbacked_symbols`: the
   symbols that stand for data until outputs have them; torch.compile and torch.export refuse those that none has.
+- `FakeTensorMode`, `_python_dispatch._disable_current_modes`, `_C._DisableFuncTorch`: run code on metadata in the midst
+  of a call, whatever surrounds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._library.fake_impl import set_ctx_getter
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class SizeDependsOnDataError(Exception):
@@ -44,9 +49,18 @@ WITHOUT_DATA = (
 
 def pending_symbols(tensors: Sequence[Tensor]) -> frozenset[Any]:  # Any: a sympy.Symbol, which has no annotations
     """Return the symbols that stand for data which no output has yet, in the mode of fake tensors."""
-    modes = (getattr(tensor, "fake_mode", None) for tensor in tensors)
-    environment: Any = next((mode.shape_env for mode in modes if mode is not None), None)
+    modes = [tensor.fake_mode for tensor in tensors if hasattr(tensor, "fake_mode")]
+    environment: Any = modes[0].shape_env if modes else None
     if environment is None:
         return frozenset()
     ignorable = environment.ignorable_fresh_unbacked_symbols
     return frozenset(environment.pending_fresh_unbacked_symbols).difference(ignorable)
+
+
+@contextlib.contextmanager
+def fakes_alone() -> Iterator[None]:
+    """Run everything within on metadata, outside of all modes and transforms: what is called is not recorded."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
+
+    with _disable_current_modes(), torch._C._DisableFuncTorch(), FakeTensorMode(allow_non_fake_inputs=True):
+        yield

@@ -77,7 +77,7 @@ def _publish(module: ModuleType) -> None:
         module.flop_registry.setdefault(packet, formula)
 
 
-_FORMULAS: dict[Any, PacketFormula] = {}
+_FORMULAS: dict[Any, PacketFormula] = {}  # waits for torch's own table, which is in a module that may come later
 when_imported(MODULE, _publish)
 
 

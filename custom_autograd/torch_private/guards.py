@@ -40,16 +40,11 @@ def without_grad_mode(function: Callable[..., Any], *args: Any) -> Any:  # Any: 
         set_grad_enabled(before)
 
 
+@functools.cache
 def names_of(keys: int) -> frozenset[str]:
     """Return the names of the dispatch keys in a set, given as its bits; torch gives no iteration over it."""
-    found = _NAMES.get(keys)
-    if found is None:
-        text = str(_C.DispatchKeySet.from_raw_repr(keys)).removeprefix("DispatchKeySet(").removesuffix(")")
-        found = _NAMES[keys] = frozenset(text.split(", ")) - {""}
-    return found
-
-
-_NAMES: dict[int, frozenset[str]] = {}
+    text = str(_C.DispatchKeySet.from_raw_repr(keys)).removeprefix("DispatchKeySet(").removesuffix(")")
+    return frozenset(text.split(", ")) - {""}
 
 
 @functools.cache

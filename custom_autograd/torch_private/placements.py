@@ -180,5 +180,5 @@ def _forget() -> None:
     _clear_sharding_prop_cache()
 
 
-_STRATEGIES: dict[OpOverload, _Strategy] = {}
+_STRATEGIES: dict[OpOverload, _Strategy] = {}  # waits for torch's own table, as in flop_counter.py
 when_imported(MODULE, _publish)

@@ -21,7 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -59,8 +59,10 @@ def has_forward_transform() -> bool:
     return any(interpreter.key() == _C._functorch.TransformType.Jvp for interpreter in stack)
 
 
-def primal_of(value: Any) -> Any:  # Any: a tensor or anything else that was saved
+def primal_of(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else that was saved
     """Return a tensor without its tangent at the level in progress; anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return [primal_of(item) for item in value]
     return _unpack_dual(value, level=0)[0] if isinstance(value, Tensor) else value
 
 
@@ -93,9 +95,9 @@ def unwrapped(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def is_recorded(tensor: Tensor) -> bool:
-    """Return True if a tensor requires a gradient below all transforms."""
-    return unwrapped(tensor).requires_grad
+def are_recorded(tensors: Sequence[Tensor]) -> bool:
+    """Return True if any of some tensors requires a gradient below all transforms."""
+    return any(unwrapped(tensor).requires_grad for tensor in tensors)
 
 
 def is_recorded_anywhere(tensor: Tensor) -> bool:
@@ -105,10 +107,14 @@ def is_recorded_anywhere(tensor: Tensor) -> bool:
     return tensor.requires_grad
 
 
-def without_history(tensor: Tensor) -> Tensor:
+def without_history(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None
     """Return a tensor without what is recorded below all transforms, with its tangent: `detach` would drop that too."""
+    if isinstance(value, (list, tuple)):
+        return [without_history(item) for item in value]
+    if not isinstance(value, Tensor) or not unwrapped(value).requires_grad:
+        return value
     with torch.no_grad(), forward_mode_enabled(True):
-        return tensor.clone() if is_recorded(tensor) else tensor
+        return value.clone()
 
 
 def is_tracked(tensor: Tensor) -> bool:
@@ -116,13 +122,6 @@ def is_tracked(tensor: Tensor) -> bool:
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     return is_forward_mode() and has_tangent(tensor)
-
-
-@contextmanager
-def gradients_recorded() -> Iterator[None]:
-    """Switch reverse and forward mode back on, for a derivative that is itself to be differentiated."""
-    with torch.enable_grad(), forward_mode_enabled(True):
-        yield
 
 
 def require_gradient(tensor: Tensor) -> Tensor:

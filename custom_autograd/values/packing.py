@@ -17,10 +17,10 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.metadata import Metadata, metadata_of
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.policies import SavingPolicy
+from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.torch_private.saved_hooks import Hooks
+from custom_autograd.torch_private.saved_tensor_hooks import Hooks
 from custom_autograd.torch_private.storages import storages_of
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 
@@ -118,7 +118,7 @@ def _packed(
     value: Any, pack_one: Any, unpack_one: Any, name: str, steps: list[PackingStep]
 ) -> list[Any]:  # Any: see PackingStep
     leaves, structure = flatten_tree(value)
-    metadata = [metadata_of(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
+    metadata = metadata_of(leaves)
     steps.append(PackingStep(unpack_one, name, structure, metadata))
     return [pack_one(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper, metadata_of
+from custom_autograd.core.metadata import Metadata, WrapperMetadata, is_wrapper
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private import functions, storages, transforms
 from custom_autograd.torch_private.placements import is_placed
@@ -47,15 +47,6 @@ def without_bases(values: Any) -> Any:  # Any: a tensor, a list of tensors, or a
     return values.clone(memory_format=torch.contiguous_format) if 0 in values.stride() else values.data
 
 
-def known(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Return metadata of a tensor, a list of it for a list, None for what is not a tensor."""
-    if isinstance(value, Tensor):
-        return metadata_of(value)
-    if isinstance(value, (list, tuple)):
-        return [known(item) for item in value]
-    return None
-
-
 def zeros_of(metadata: Metadata, like: Tensor | None) -> Tensor:
     """Return zeros for an undefined gradient: of the kind of the result that it is the gradient of."""
     if isinstance(metadata, WrapperMetadata):
@@ -73,7 +64,7 @@ def _wrapped_zeros(metadata: WrapperMetadata) -> Tensor:
     return made.detach()  # some note in their context that they required a gradient
 
 
-def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # Any: as in `known`
+def materialize(gradient: Any, metadata: Any, like: Tensor | None) -> Any:  # Any: as in `plain`
     """Return zeros in place of undefined gradients, where the result is a tensor that can have one."""
     if isinstance(metadata, list):
         gradients = [None] * len(metadata) if gradient is None else gradient

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from custom_autograd.core.devices import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
+from custom_autograd.core.device_types import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote
@@ -55,12 +55,17 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
         try:
             return chosen(*args, **kwargs)
         except Exception as error:
-            note_rule(error, op, rule)
-            if _needs_memory(error):
-                raise _without_memory(op, rule, error) from error
+            explain_rule(error, op, rule)
             raise
 
     return call
+
+
+def explain_rule(error: Exception, op: str, rule: Rule) -> None:
+    """Note on an exception that it left a rule; raise one that says so if the rule read memory that is not there."""
+    note_rule(error, op, rule)
+    if _needs_memory(error):
+        raise _without_memory(op, rule, error) from error
 
 
 def _needs_memory(error: Exception) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import declare
-from custom_autograd.capabilities import kernels
+from custom_autograd.capabilities import kernel_rules
 from custom_autograd.containers.argument_tree import ArgumentTree
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import DeclarationError, KernelError, Origin
@@ -245,6 +245,7 @@ class Variant(ABC):
         Raises:
             RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
         """
+        self.op.declaration.check_bools(replace=replace)
 
         def decorate(function: F) -> F:
             with declare.all_or_nothing():
@@ -252,7 +253,7 @@ class Variant(ABC):
                 is_derived = device_types is None and record.kernels[None].given is record.declaration.function
                 check_call(record.declaration, f"kernel of the {self.label} variant", function)
                 guarded = self._guarded(function)
-                kernels.register(record, device_types, guarded, KernelOptions(), replace=replace or is_derived)
+                kernel_rules.register(record, device_types, guarded, KernelOptions(), replace=is_derived or replace)
             record.road.has_own_kernels = True
             return function
 

@@ -68,12 +68,14 @@ class FlopCounting(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Write the formula into torch's table, in place of the one before; none where nothing is known."""
-        found = _OPS.pop(record, None)
+        record.road.after_call = None
+        found: OpFlops | None = record.road.made.pop(self.name, None)
         for overload in () if found is None else found.overloads:
             flop_counter.withdraw(overload)
         if record.registrations.get(Flops) is None and _expression(record) is None and _computation(record) is None:
             return
-        _OPS[record] = found = OpFlops(record)
+        record.road.made[self.name] = found = OpFlops(record)
+        record.road.after_call = found.note_call
         for overload in found.overloads:
             flop_counter.register(overload, found.forward)
 
@@ -87,14 +89,6 @@ class FlopCounting(Capability):
         if _expression(record) is not None:
             return f"derived from the line of shapes: {_expression(record)}"
         return "none: FLOPs count as 0" if _computation(record) is None else "derived from the reference"
-
-    def after_call(self, record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Count the backward of the call when it runs, where the counter could not (Any: as the schema says)."""
-        if not flop_counter.counters() or is_transforming() or is_tracing() or is_functionalizing():
-            return  # a transform sees other shapes, and a graph holds what its operations do
-        found = _OPS.get(record)
-        if found is not None and found.counts_backward:
-            found.note_backward(args, kwargs, result)
 
 
 def _expression(record: OpRecord) -> str | None:
@@ -133,7 +127,7 @@ class OpFlops:
         return DerivedFlops(self._declaration, self._computation)
 
     @cached_property
-    def counts_backward(self) -> bool:
+    def _counts_backward(self) -> bool:
         """Return True if a number replaces what is counted while the backward runs."""
         if self._rule is not None and self._rule.backward is not None:
             return True
@@ -158,8 +152,12 @@ class OpFlops:
         assert self._derived is not None  # else nothing is in torch's table
         return self._derived.forward(values)
 
-    def note_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Count the backward of a call when it runs (Any: as the schema says)."""
+    def note_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Count the backward of a call when it runs, where the counter could not (Any: as the schema says)."""
+        if not flop_counter.counters() or is_transforming() or is_tracing() or is_functionalizing():
+            return  # a transform sees other shapes, and a graph holds what its operations do
+        if not self._counts_backward:
+            return
         from custom_autograd.capabilities.flops import derived  # loaded where operations are counted
 
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
@@ -184,9 +182,6 @@ class OpFlops:
             return int(_evaluated(record, self._rule.backward, _given(record, values, needs)))
         assert self._derived is not None  # the backward is invisible, and there is a reference
         return self._derived.backward(values, needs)
-
-
-_OPS: weakref.WeakKeyDictionary[OpRecord, OpFlops] = weakref.WeakKeyDictionary()
 
 
 def _needs(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None; a bool, or a list of those

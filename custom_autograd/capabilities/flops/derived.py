@@ -22,16 +22,16 @@ from custom_autograd.core.messages import format_message
 from custom_autograd.core.signatures import is_filled, names_in
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.derivatives import BEFORE_RULES
+from custom_autograd.execution.differentiated_reference import call_reference
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.execution.plan import plan_of
-from custom_autograd.execution.reference import call_reference
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord, record_of
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.functions import is_node_of
 from custom_autograd.torch_private.nodes import needed_gradients
+from custom_autograd.values.kernel_results import restore
 from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.values.results import restore
 from custom_autograd.values.tensors import tensors_in
 
 MOST = 256

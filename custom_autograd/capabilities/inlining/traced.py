@@ -24,7 +24,7 @@ from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.torch_private import dispatch, fakes
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import first_tensor, tensors_in
 
 

@@ -37,7 +37,7 @@ def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
     """Return the names that a line has for outputs; none if there is no line, or none that can be read."""
     if not isinstance(options.shapes, str):
         return ()
-    from custom_autograd.shapes.parsing import NotationError, parse_line  # loaded for ops with a line
+    from custom_autograd.shapes.line_parser import NotationError, parse_line  # loaded for ops with a line
 
     try:
         return tuple(item.name for item in parse_line(options.shapes).outputs)

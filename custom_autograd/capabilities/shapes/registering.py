@@ -24,9 +24,9 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.schema.named_tuples import by_fields
 from custom_autograd.schema.schema import Argument, Schema
-from custom_autograd.shapes.contract import LineMismatch, line_of_annotations
 from custom_autograd.shapes.described import DescribedOp, find_dtype, follows_fake
 from custom_autograd.shapes.notation import ExpressionError, names_in
+from custom_autograd.shapes.requirements import LineMismatch, line_of_annotations
 from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule
 from custom_autograd.shapes.size_checks import SizeCheck
 

@@ -140,9 +140,9 @@ def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) ->
             return generated_code_of(record).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)
 
-    implement(record, "AutogradNestedTensor", autograd, with_keyset=True)
+    implement(record, "AutogradNestedTensor", lambda: autograd, with_keyset=True)
     for key in BACKENDS:
-        implement(record, key, over_values)
+        implement(record, key, lambda: over_values)
 
 
 def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.execution import current_device
 from custom_autograd.execution.bind import Binder
-from custom_autograd.execution.reference import is_about_randomness
+from custom_autograd.execution.differentiated_reference import is_about_randomness
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.capability import Capability, add, overriding, registered
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import JvpRule, Rule
@@ -102,8 +102,7 @@ class VmapCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register one batching kernel, which chooses when it is called."""
-        if KEY not in record.definition.attached:
-            implement(record, KEY, _kernel(record))
+        implement(record, KEY, partial(_kernel, record))
 
     def describe(self, record: OpRecord) -> str:
         """Return which of the ways are taken."""
@@ -139,7 +138,7 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
         return (road.at_keys.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
-    for capability in record.capabilities:
+    for capability in overriding(record.capabilities, Capability.around_batched):
         around = capability.around_batched(record, around)
     return outside_compilation(around)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.devices import name_of
+from custom_autograd.core.device_types import name_of
 from custom_autograd.core.errors import KernelError, KernelUnavailable, KernelWarning, RegistrationError
 from custom_autograd.core.locations import stacklevel_of_caller
 from custom_autograd.core.messages import first_line, quote, suggest
@@ -91,6 +91,7 @@ class KernelTable(Mapping["str | None", Kernel]):
 
     def add(self, *added: Kernel, replace: bool) -> None:
         """Add kernels: all of them, or none."""
+        self._declaration.check_bools(replace=replace)
         kernels = self._kernels
         for kernel in added:
             its = kernels.get(kernel.device_type, ())
@@ -272,6 +273,7 @@ class KernelTable(Mapping["str | None", Kernel]):
     @contextmanager
     def enabled(self, device_type: str, is_enabled: bool) -> Iterator[None]:
         """Switch the kernels of a device type on or off while the context is open; contexts nest."""
+        self._declaration.check_bools(enabled=is_enabled)
         switch = (object(), name_of(device_type), is_enabled)
         self._switch((*self._switches, switch))
         try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.core.devices import advice_on, has_index, name_of
+from custom_autograd.core.device_types import advice_on, has_index, name_of
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.option_types import listed
@@ -45,6 +45,7 @@ def register(
 ) -> F:
     """Register a kernel for each device type."""
     declaration = record.declaration
+    declaration.check_bools(inline=options.inline)
     if options.inline and any(one.orders_calls for one in record.registrations.all()):
         raise declaration.origin(location_of(function)).error(
             RegistrationError,

@@ -15,7 +15,7 @@ from custom_autograd.sharding.local_calls import LocalCalls
 from custom_autograd.sharding.strategies import PlacementChoice, has_unknown_outputs, replicated
 from custom_autograd.torch_private import placements
 from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 
 
 def run(

@@ -20,7 +20,7 @@ from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import dispatch, transforms
 from custom_autograd.torch_private.functions import direct_apply
-from custom_autograd.torch_private.saved_hooks import without_hooks
+from custom_autograd.torch_private.saved_tensor_hooks import without_hooks
 from custom_autograd.torch_private.thread_values import HandedOn
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import tensors_in
@@ -80,7 +80,7 @@ def _gradients(
 ) -> Sequence[Tensor | None]:
     """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
-    with transforms.gradients_recorded(), nullcontext() if is_recording else without_hooks():
+    with torch.enable_grad(), transforms.forward_mode_enabled(True), nullcontext() if is_recording else without_hooks():
         aliases = [tensor.view_as(tensor) for tensor in (*primals, *others)]
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
         computed = recompute(*aliases)
@@ -123,7 +123,7 @@ def _gradients_under_transforms(
         return computed
 
     is_recording = torch.is_grad_enabled()
-    with transforms.gradients_recorded() if is_recording else transforms.forward_mode_enabled(True):
+    with torch.set_grad_enabled(is_recording), transforms.forward_mode_enabled(True):
         pull = torch.func.vjp(checked, *(tensor.view_as(tensor) for tensor in primals))[1]
         found: tuple[Tensor, ...] = pull(tuple(incoming))
         return found
@@ -239,7 +239,7 @@ class AllSamples(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, index: Tensor) -> Tensor:
         """Continue below this level."""
-        with dispatch.below_autograd(), transforms.gradients_recorded():
+        with dispatch.below_autograd(), torch.enable_grad(), transforms.forward_mode_enabled(True):
             found: Tensor = all_samples(x, index)
             return found
 
@@ -257,7 +257,7 @@ class AllSamples(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         """Return the tangents of all samples."""
-        with transforms.gradients_recorded():
+        with torch.enable_grad(), transforms.forward_mode_enabled(True):
             found: Tensor = all_samples(tangents[0], ctx.index)
             return found
 

@@ -23,7 +23,7 @@ from custom_autograd.registration.rules import take_all
 from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import fakes
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
-from custom_autograd.values.results import ResultReader
+from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import tensors_in
 from custom_autograd.values.user_code import note_rule
 
@@ -202,7 +202,8 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     kind, adapter = FakeRule.kind, adapter_of(record.declaration)
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
     fake = FakeRule(location_of(flat), flat)
-    add(record, fake, replace=replace or _is_for_a_while(record.registrations.get(FakeRule), fake))
+    record.declaration.check_bools(replace=replace)
+    add(record, fake, replace=_is_for_a_while(record.registrations.get(FakeRule), fake) or replace)
     name_source_of_fake(str(record.definition.name), fake.location)
     return function
 

@@ -74,6 +74,9 @@ class AllKept:
                 kept.pack(self._hooks)
 
 
+NOTHING_KEPT = AllKept(None)
+
+
 @contextmanager
 def without_hooks() -> Iterator[AllKept]:
     """Keep what is saved within as it is: the hooks in effect, such as those of a checkpoint, do not pack it.
@@ -81,13 +84,10 @@ def without_hooks() -> Iterator[AllKept]:
     PyTorch does not compare the versions of what hooks have packed. So what is differentiated after the end has to be
     given to the hooks in effect, by `pack` of the result.
     """
-    if torch.compiler.is_dynamo_compiling() or are_refused():
-        yield AllKept(None)
+    hooks = None if torch.compiler.is_dynamo_compiling() else top_hooks()
+    if hooks is None or are_refused():
+        yield NOTHING_KEPT
         return
-    hooks = top_hooks()
     kept = AllKept(hooks)
-    if hooks is None:
-        yield kept
-        return
     with torch.autograd.graph.saved_tensors_hooks(kept.keep, Kept.unpack):
         yield kept
