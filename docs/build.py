@@ -2,8 +2,8 @@
 
     python docs/build.py build/docs --checks build/gallery-checks.json
 
-The generated pages (the gallery, the API, the command line, the errors) are never in the source tree, so they cannot be
-out of date. Sphinx reads from the folder `OUTPUT-source`, and warnings are errors.
+The generated pages (the gallery, the API, the command line, the errors, llms.txt) are never in the source tree, so they
+cannot be out of date. Sphinx reads from the folder `OUTPUT-source`, and warnings are errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from generate import api, errors, gallery, memory, verification
+from generate import api, errors, gallery, llms, memory, verification
 from sphinx.cmd.build import main as build
 
 DOCS = Path(__file__).resolve().parent
@@ -47,6 +47,7 @@ def stage(source: Path, checks: Path | None) -> None:
         path.write_text(text, encoding="utf-8")
     measured = source / "how-to" / "keep-less-memory.md"
     measured.write_text(measured.read_text(encoding="utf-8").replace(memory.MARK, memory.section()), encoding="utf-8")
+    (source / "llms.txt").write_text(llms.text_of(source), encoding="utf-8")
 
 
 if __name__ == "__main__":

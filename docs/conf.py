@@ -17,6 +17,7 @@ html_theme = "furo"
 html_title = "custom_autograd"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = ["llms.txt"]  # copied to the root of the site
 html_show_sourcelink = False
 html_copy_source = False
 pygments_dark_style = "a11y-dark"  # accessible-pygments, as the style that furo chooses for light pages

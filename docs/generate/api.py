@@ -15,6 +15,7 @@ MODULES = {
     "custom_autograd": "api",
     "custom_autograd.graph": "api-graph",
     "custom_autograd.kernels": "api-kernels",
+    "custom_autograd.packaging": "api-packaging",
     "custom_autograd.testing": "api-testing",
 }
 """The page of each module whose public names are documented."""

@@ -71,7 +71,7 @@ def messages(package: Path) -> list[Message]:
                 _collect(found, source, call, problem, _facts(source, call))
     file, name, errors = GIVEN
     for call in source.calls.get(name, []):
-        if source.path_of(call).name == file:
+        if source.path_of(call).name == file and call.args:
             for text, place, own in _follow(source, call, call.args[0], _facts(source, call), 0):
                 for error in errors:
                     found[error, text] = Message(error, text, own, source.path_of(place), place.lineno)
