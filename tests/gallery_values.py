@@ -4,12 +4,17 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
+
+from custom_autograd.values.tensors import tensors_in
 
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 
@@ -17,7 +22,7 @@ GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 BUDGETS = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-dtypes = pytest.mark.parametrize("dtype", BUDGETS, ids=str)
+dtypes = each("dtype", BUDGETS)
 
 
 def load(name: str) -> ModuleType:
@@ -57,9 +62,34 @@ def expanded(tensor: Tensor) -> Tensor:
     return tensor[:1].expand(tensor.shape) if tensor.dim() > 1 else tensor
 
 
-layouts = pytest.mark.parametrize(
-    "layout", [Tensor.contiguous, transposed, strided, expanded], ids=lambda f: f.__name__
+# Each dtype in one layout: the checks of an op (`layouts`, `kernels`) look at every layout.
+dtypes_in_layouts = each(
+    ("dtype", "layout"), zip(BUDGETS, [Tensor.contiguous, transposed, strided, expanded], strict=True)
 )
+
+
+def assert_derivatives(op: Callable[..., Any], reference: Callable[..., Any], *inputs: Tensor) -> None:
+    """First and second derivatives and tangents are those of a reference, also in compiled code."""
+    which = tuple(range(len(inputs)))
+    found, expected = partial(squares, op), partial(squares, reference)
+    for derivative in (torch.func.grad, torch.func.hessian):
+        torch.testing.assert_close(
+            derivative(found, argnums=which)(*inputs), derivative(expected, argnums=which)(*inputs)
+        )
+    tangents = tuple(tensor.cos() for tensor in inputs)
+    torch.testing.assert_close(torch.func.jvp(found, inputs, tangents), torch.func.jvp(expected, inputs, tangents))
+
+    torch.compiler.reset()
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    compiled = torch.compile(found, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(*leaves), leaves), torch.autograd.grad(expected(*leaves), leaves)
+    )
+
+
+def squares(function: Callable[..., Any], *inputs: Tensor) -> Tensor:
+    """A scalar of all outputs with first and second derivatives."""
+    return sum((n * out.square() + out.sin()).sum() for n, out in enumerate(tensors_in([function(*inputs)]), 1))
 
 
 def assert_near(found: Tensor, exact: Tensor, dtype: torch.dtype, budget: float | None = None) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tables import each
 from torch.torch_version import TorchVersion
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,22 @@ BLOCK = re.compile(
 )
 GENERATED = re.compile(r"(.*/)?(gallery/\w+|reference/(api(-\w+)*|errors|command-line))\.md")
 """Pages that docs/build.py makes; that links to them are alive is tested on the site, in tests/docs/test_site.py."""
+SLOW = {
+    "README",
+    "kernel-sources",
+    "describe-shapes",
+    "verify-an-op",
+    "kernel-header",
+    "getting-started",
+    "support-other-devices",
+    "compile-and-export",
+    "what-torch-gets-wrong",
+    "write-a-backward",
+    "pass-containers",
+    "index",
+    "when-the-gradient-is-not-the-derivative",
+    "package-kernels",
+}
 CODE = re.compile(r"^```.*?^```", re.M | re.S)  # C++ in it may look like a link: [&](auto element)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 
@@ -68,14 +85,20 @@ def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if blocks_of(path.read_text())], ids=shown)
+def with_blocks() -> list[Path]:
+    """Return the documents that have Python blocks; those that compile C++ or graphs, or run every check, are slow."""
+    found = [path for path in DOCUMENTS if blocks_of(path.read_text(encoding="utf-8"))]
+    return [pytest.param(path, marks=pytest.mark.slow) if path.stem in SLOW else path for path in found]
+
+
+@pytest.mark.parametrize("path", with_blocks(), ids=shown)
 def test_the_blocks_of_a_document_run_and_print_what_it_says(runner, path):
     problems = disagreements(runner, path, path.read_text(encoding="utf-8"))
 
     assert problems == [], "\n".join(problems)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+@each("path", DOCUMENTS)
 def test_the_files_that_a_document_links_to_exist(path):
     links = LINK.findall(CODE.sub("", path.read_text(encoding="utf-8")))
     targets = [link for link in links if not GENERATED.fullmatch(link)]
@@ -105,7 +128,7 @@ def test_an_output_that_differs_is_noticed(runner):
     assert "planted.md:1" in disagreements(runner, Path("planted.md"), text)[0]
 
 
-@pytest.mark.parametrize(("version", "expected"), [("2.2", "new\n"), ("99.0", "old\n")])
+@each(("version", "expected"), [("2.2", "new\n"), ("99.0", "old\n")])
 def test_an_output_may_depend_on_the_version_of_torch(version, expected):
     texts = f"It prints:\n\n```text\nold\n```\n\nFrom PyTorch {version} on it prints:\n\n```text\nnew\n```\n"
 

@@ -10,6 +10,7 @@ from dataclasses import FrozenInstanceError, field
 from typing import Any, ClassVar
 
 import pytest
+from tables import each
 
 from custom_autograd.frozen_dataclass import dataclass
 
@@ -88,7 +89,7 @@ def test_the_parameters_are_those_of_pythons_dataclass():
     assert (theirs["x"].default, theirs["y"].default) == (ours["x"].default, ours["y"].default)
 
 
-@pytest.mark.parametrize("given", [{}, {"x": 1, "z": 2}])
+@each("given", [{}, {"x": 1, "z": 2}])
 def test_missing_and_unknown_fields_raise(given):
     with pytest.raises(TypeError, match=r"Point\.__init__\(\)"):
         Point(**given)
@@ -150,11 +151,7 @@ def test_the_text_shows_all_fields():
     assert "Nothing()" == repr(Nothing())
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), dataclasses.replace],
-    ids=["copy", "deepcopy", "pickle", "replace"],
-)
+@each("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), dataclasses.replace])
 def test_a_copy_is_equal(copied):
     assert Labelled(1, 2, ["a"], "b") == copied(Labelled(1, 2, ["a"], "b"))
 

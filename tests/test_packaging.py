@@ -5,9 +5,9 @@ import sys
 from importlib.metadata import distribution, entry_points
 from importlib.resources import files
 
-import pytest
+from tables import each
 
-GROUPS = ("console_scripts", "pytest11")
+GROUPS = ("console_scripts", "hatch", "pytest11")
 OURS = [point for group in GROUPS for point in entry_points(group=group) if point.value.startswith("custom_autograd")]
 
 # Prints the top-level modules that importing a module adds to those that torch alone loads.
@@ -31,7 +31,7 @@ def test_there_is_a_command():
     assert "custom-autograd" in {point.name for point in OURS}
 
 
-@pytest.mark.parametrize("point", OURS, ids=lambda point: f"{point.group}:{point.name}")
+@each("point", OURS)
 def test_every_entry_point_resolves(point):
     assert point.load() is not None
 

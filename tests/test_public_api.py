@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from tables import each
 
 import custom_autograd
 from custom_autograd import CustomOp, check, custom_op, triton_op, wrap_triton
@@ -31,7 +32,7 @@ def test_all_is_sorted_and_complete():
     assert {name for name in public - exported - modules if not name.startswith("_")} <= {"TYPE_CHECKING", "importlib"}
 
 
-@pytest.mark.parametrize("name", custom_autograd.__all__)
+@each("name", custom_autograd.__all__)
 def test_every_exported_name_is_there_and_says_what_it_is(name):
     assert inspect.getdoc(getattr(custom_autograd, name))
 
@@ -74,6 +75,8 @@ SIGNATURES = {
     "register_samples": "(self, fn=None, /, *, replace=False)",
     "set_kernel_enabled": "(self, device_type, enabled=True)",
     "use_kernel": "(self, name)",
+    "build_library": "(self, path, *, kernel=None)",
+    "decompositions": "(self)",
     "capabilities": "(self)",
     "coverage": "(self)",
     "check": (
@@ -81,7 +84,19 @@ SIGNATURES = {
     ),
 }
 PROPERTIES = {
-    *("name", "schema", "overload", "function", "source", "kernels", "reference", "validation", "inplace", "out"),
+    *(
+        "name",
+        "schema",
+        "overload",
+        "function",
+        "python_function",
+        "source",
+        "kernels",
+        "reference",
+        "validation",
+        "inplace",
+        "out",
+    ),
 }
 
 
@@ -92,12 +107,12 @@ def test_an_op_has_these_members_and_no_others():
     assert all(isinstance(MEMBERS[name], property) for name in PROPERTIES)
 
 
-@pytest.mark.parametrize(("name", "expected"), SIGNATURES.items(), ids=SIGNATURES)
+@each(("name", "expected"), SIGNATURES.items())
 def test_a_method_takes(name, expected):
     assert expected == shape(MEMBERS[name])
 
 
-@pytest.mark.parametrize("name", [*SIGNATURES, *sorted(PROPERTIES)])
+@each("name", [*SIGNATURES, *sorted(PROPERTIES)])
 def test_every_member_says_what_it_is(name):
     assert inspect.getdoc(MEMBERS[name])
 
@@ -120,7 +135,7 @@ def test_triton_op_takes_what_torchs_does():
 
 def test_check_takes():
     options = "checks=None, device=None, dtype=None, seed=0, raise_on_failure=False, isolated=True, surrogate=None"
-    expected = f"(target, samples=None, *, {options})"
+    expected = f"(target, samples=None, *, {options}, seconds=None)"
 
     assert expected == shape(check)
 
@@ -139,7 +154,7 @@ def test_every_parameter_of_torchs_custom_op_is_there():
     assert set(inspect.signature(torch.library.custom_op).parameters) <= set(inspect.signature(custom_op).parameters)
 
 
-@pytest.mark.parametrize("name", sorted(THEIRS))
+@each("name", sorted(THEIRS))
 def test_a_call_that_torchs_method_takes_is_taken(name):
     theirs = list(inspect.signature(getattr(torch.library.CustomOpDef, name)).parameters.values())
     ours = inspect.signature(MEMBERS[name])
@@ -177,7 +192,7 @@ print([name for name in loaded if name.startswith(theirs)])
     assert "[]\n[]\n" == finished.stdout
 
 
-@pytest.mark.parametrize("is_enabled", [True, False])
+@each("is_enabled", [True, False])
 def test_an_import_is_not_interrupted_by_the_collector_and_leaves_it_as_it_was(is_enabled):
     program = f"""
 import gc

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
@@ -23,7 +24,6 @@ from custom_autograd.native.loading import library as native
 from custom_autograd.registration import dispatcher_library
 from custom_autograd.torch_private import (
     awaited_modules,
-    checkpointing,
     collectives,
     compiler,
     definitions,
@@ -35,6 +35,7 @@ from custom_autograd.torch_private import (
     nested,
     nodes,
     placements,
+    recomputation,
     storages,
     symbols,
     thread_values,
@@ -153,14 +154,19 @@ def test_autocast_is_off_without_its_key():
         assert torch.is_autocast_enabled("cpu")
 
 
-def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out():
+@each("heed", [dispatch._heed_lazy_bits, dispatch.heed_lazy_bits])
+def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out(heed):
     x = torch.tensor([1 + 2j])
     assert not dispatch.are_lazy_bits_ignored()
     with dispatch.without_key("Conjugate"):
         assert dispatch.are_lazy_bits_ignored()
-        assert not dispatch.heed_lazy_bits(dispatch.are_lazy_bits_ignored)
+        assert not heed(dispatch.are_lazy_bits_ignored)
         assert dispatch.are_lazy_bits_ignored()
-        assert [3 + 0j] == dispatch.heed_lazy_bits(lambda: x.conj() + x.conj() * 0 + 2 + 2j).tolist()
+        assert [3 + 0j] == heed(lambda: x.conj() + x.conj() * 0 + 2 + 2j).tolist()
+        assert ("a", "b", 1) == heed(lambda *args, **kwargs: (*args, *kwargs, *kwargs.values()), "a", b=1)
+        with pytest.raises(KeyError):
+            heed({}.__getitem__, "absent")
+        assert dispatch.are_lazy_bits_ignored()
 
 
 def test_every_device_type_has_a_key():
@@ -338,7 +344,7 @@ def test_the_dispatchers_parser_is_read():
     assert ("out", "Tensor") == (results[0].name, results[0].type)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+@each("dtype", [torch.float32, torch.bool, torch.complex64])
 def test_the_dtype_of_a_number_and_of_itself(dtype):
     text = f"f(ScalarType a={str(dtype).removeprefix('torch.')}) -> ()"
     number = torch._C.parse_schema(text).arguments[0].default_value
@@ -472,7 +478,7 @@ def test_a_foreign_kernel_is_known_by_the_file_of_its_library():
 
 @pytest.mark.skipif(native.module is None, reason=native.reason)
 @pytest.mark.filterwarnings("ignore:Warning only once")
-@pytest.mark.parametrize(
+@each(
     "key",
     ["CPU", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "ADInplaceOrView", "CompositeImplicitAutograd"],
 )
@@ -947,12 +953,12 @@ def test_a_value_reaches_a_backward():
 # ---------------------------------------------------------------------------------------------------------- versions
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.1", torch.__version__])
+@each("version", ["2.11.0", "2.13.0+cpu", "2.15.1", torch.__version__])
 def test_a_tested_torch_is_met_without_a_warning(version):
     assert not versions.warn_if_untested(version)
 
 
-@pytest.mark.parametrize("version", ["2.16.0", "2.99.0.dev20270101+cpu", "3.0.0a0+git1234567"])
+@each("version", ["2.16.0", "2.99.0.dev20270101+cpu", "3.0.0a0+git1234567"])
 def test_an_untested_torch_is_met_with_one_warning(version):
     with pytest.warns(UserWarning, match="was tested with torch 2.11 to 2.15, and this is torch") as found:
         assert versions.warn_if_untested(version)
@@ -1072,7 +1078,7 @@ def seen_under(transform):
     return found
 
 
-@pytest.mark.parametrize("transform", [torch.vmap, lambda f: torch.vmap(torch.func.grad(lambda x: f(x)))])
+@each("transform", [torch.vmap, lambda f: torch.vmap(torch.func.grad(lambda x: f(x)))])
 def test_views_share_storages_under_transforms_and_copies_do_not(transform):
     assert [True, False] == seen_under(transform)
 
@@ -1111,9 +1117,9 @@ def caching_mode(policy):
 
 
 def test_the_caching_modes_in_effect_are_known():
-    assert [] == checkpointing.caching_modes()
+    assert [] == recomputation.caching_modes()
     with (mode := caching_mode([])):
-        assert [type(mode)] == checkpointing.caching_modes()
+        assert [type(mode)] == recomputation.caching_modes()
 
 
 def test_what_selective_checkpointing_saved_is_known():
@@ -1122,8 +1128,8 @@ def test_what_selective_checkpointing_saved_is_known():
         y = x * 3
         x + 1
 
-    assert [[3.0, 3.0]] == [tensor.tolist() for tensor in checkpointing.saved_tensors(mode)]
-    assert storages.storages_of(y) == storages.storages_of(checkpointing.saved_tensors(mode)[0])
+    assert [[3.0, 3.0]] == [tensor.tolist() for tensor in recomputation.saved_tensors(mode)]
+    assert storages.storages_of(y) == storages.storages_of(recomputation.saved_tensors(mode)[0])
 
 
 def test_an_op_can_be_given_another_policy():
@@ -1133,10 +1139,10 @@ def test_an_op_can_be_given_another_policy():
     mode = caching_mode([func])
     given = mode.policy_fn
     recompute = lambda policy: lambda *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE  # noqa: E731
-    found = checkpointing.dispatch_with_policy(recompute, mode, func, (), (x, x * 2))
+    found = recomputation.dispatch_with_policy(recompute, mode, func, (), (x, x * 2))
 
     assert [2.0, 2.0] == found.tolist()
-    assert [] == checkpointing.saved_tensors(mode)
+    assert [] == recomputation.saved_tensors(mode)
     assert given is mode.policy_fn
 
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tables import each
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "explanation" / "torch-versions.md"
@@ -16,7 +16,7 @@ def recorded():
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*/*.json"))]
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12"])
+@each("python", ["3.11", "3.12"])
 def test_every_tested_version_is_recorded(python):
     found = [row["torch"] for row in recorded() if row["python"].startswith(f"{python}.")]
 

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 import torch
+from tables import each
 
 from visible_gpus import HIDING, VARIABLE, hide_gpus
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "is_hidden"),
     {
         "all": (["pytest"], True),
@@ -21,7 +22,6 @@ from visible_gpus import HIDING, VARIABLE, hide_gpus
         "some of cuda": (["pytest", "-m", "cuda and not slow"], False),
         "in one word": (["pytest", "-m=cuda"], False),
     }.values(),
-    ids=str,
 )
 def test_only_a_session_of_tests_that_need_a_gpu_sees_one(arguments, is_hidden):
     variables = {"CUDA_VISIBLE_DEVICES": "1"}
@@ -30,9 +30,7 @@ def test_only_a_session_of_tests_that_need_a_gpu_sees_one(arguments, is_hidden):
     assert ("" if is_hidden else "1") == variables["CUDA_VISIBLE_DEVICES"]
 
 
-@pytest.mark.parametrize(
-    ("first", "expected"), [(["pytest", "-m", "cuda"], "1"), (["pytest"], "")], ids=["cuda", "all"]
-)
+@each(("first", "expected"), [(["pytest", "-m", "cuda"], "1"), (["pytest"], "")])
 def test_a_worker_sees_what_the_process_that_started_it_sees(first, expected):
     variables = {"CUDA_VISIBLE_DEVICES": "1"}
     hide_gpus(first, variables)

@@ -5,8 +5,8 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-import pytest
 import yaml
+from tables import each
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,23 +90,23 @@ def test_every_target_that_a_workflow_makes_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     called = {target for target, _ in chain.from_iterable(map(made_targets, WORKFLOWS))}
 
-    assert {'"$TARGET"', "check", "core", "dist", "docs", "test-all"} == called
+    assert {'"$TARGET"', "check", "contexts", "core", "dist", "docs", "test-all"} == called
     assert called - {'"$TARGET"'} | {row["target"] for row in MATRIX} <= targets
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
+@each("name", WORKFLOWS)
 def test_a_workflow_may_only_read(name):
     assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
+@each("name", WORKFLOWS)
 def test_every_job_ends_in_time(name):
     jobs = WORKFLOWS[name]["jobs"].items()
 
     assert [] == [job for job, spec in jobs if "uses" not in spec and "timeout-minutes" not in spec]
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
+@each("name", WORKFLOWS)
 def test_every_action_has_a_major_version(name):
     uses = [step["uses"] for step in steps_of(WORKFLOWS[name]) if "uses" in step]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
 import torch
 from arguments.leaf_ops import weight
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,7 +18,7 @@ EXAMPLES = {
     for example in row.examples
     if row.annotation is not torch.SymInt  # the same as int
 }
-EACH = pytest.mark.parametrize(("row", "example"), EXAMPLES.values(), ids=EXAMPLES)
+EACH = each(("row", "example"), EXAMPLES.values(), ids=EXAMPLES)
 
 
 def declared(row: TypeRow, annotation: Any, default: Any) -> CustomOp[..., Tensor]:
@@ -76,7 +76,7 @@ def test_an_example_is_traced(row, example, fresh_compiler):
 LISTED = {name: (row, example) for name, (row, example) in EXAMPLES.items() if row.has_list}
 
 
-@pytest.mark.parametrize(("row", "example"), LISTED.values(), ids=LISTED)
+@each(("row", "example"), LISTED.values(), ids=LISTED)
 def test_lists_and_tuples_of_examples(row, example):
     listed = declared(row, list[row.annotation] | None, None)
     assert_close(listed(X, [example, example]), X * weight([example, example]))
@@ -88,7 +88,7 @@ def test_lists_and_tuples_of_examples(row, example):
 HELD = {name: pair for name, pair in EXAMPLES.items() if pair[0].letter}
 
 
-@pytest.mark.parametrize(("row", "example"), HELD.values(), ids=HELD)
+@each(("row", "example"), HELD.values(), ids=HELD)
 def test_an_example_is_held_by_a_container(row, example):
     op = declared(row, dict[str, row.annotation | list[row.annotation]], None)
     value = {"one": example, "several": [example, example]}

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -86,7 +87,7 @@ TOO_MANY = {
 }
 
 
-@pytest.mark.parametrize("row", TOO_MANY.values(), ids=TOO_MANY)
+@each("row", TOO_MANY.values(), ids=TOO_MANY)
 def test_too_many_arguments(row):
     op, args, kwargs, message = row
     for _ in range(2):

@@ -7,10 +7,10 @@ import functools
 import inspect
 import pickle
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -83,7 +83,7 @@ WITH_RULES.register_jvp(functools.partial(Scale.jvp, Scale(7.0)))
 WITH_RULES.register_vmap(Scale(7.0).vmap)
 
 
-@pytest.mark.parametrize(("op", "factor", "schema"), OPS.values(), ids=OPS)
+@each(("op", "factor", "schema"), OPS.values(), ids=OPS)
 def test_declared(op, factor, schema):
     assert schema == op.schema.text
     assert_close(op(X), X.exp() if factor is None else X * factor)
@@ -103,7 +103,7 @@ def test_the_location_is_that_of_the_function_behind():
     assert {"default": "builtin_function_or_method exp"} == OPS["builtin"][0].kernels
 
 
-@pytest.mark.parametrize("name", OPS)
+@each("name", OPS)
 def test_pickled(name):
     op = OPS[name][0]
 

@@ -1,5 +1,7 @@
 """Whatever one argument can be, kernels and rules see it as the call passed it, in every mode and by value."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import io
 import re
 from typing import Literal
@@ -8,14 +10,15 @@ import pytest
 import torch
 from arguments.leaf_ops import LEAVES, OPS, Access, Level, Padding, Side, weight
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, on_lines
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
-from custom_autograd import custom_op
+from custom_autograd import KernelError, custom_op
 from custom_autograd.schema.types import find_argument_type
 
-ROWS = pytest.mark.parametrize("name", LEAVES)
+ROWS = each("name", LEAVES)
 X = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
 
 
@@ -95,19 +98,12 @@ def test_vmap(name):
 
 @ROWS
 def test_compile(name, fresh_compiler):
-    op, factor = call_of(name)
     x = X.clone().requires_grad_()
-    compiled = torch.compile(op, fullgraph=True, backend="aot_eager")
-
-    assert_close(compiled(x), x * factor)
-    assert_close(torch.autograd.grad(compiled(x).sum(), x), (torch.full_like(X, factor),))
-
-
-@ROWS
-def test_compile_with_the_value_as_an_input(name, fresh_compiler):
     compiled = torch.compile(OPS[name], fullgraph=True, backend="aot_eager", dynamic=False)
+    actual = compiled(x, LEAVES[name].value)
 
-    assert_close(compiled(X, LEAVES[name].value), X * weight(LEAVES[name].seen))
+    assert_close(actual, x * weight(LEAVES[name].seen))
+    assert_close(torch.autograd.grad(actual.sum(), x), (torch.full_like(X, weight(LEAVES[name].seen)),))
 
 
 @ROWS
@@ -118,7 +114,7 @@ def test_export(name):
     assert_close(program.module()(X), X * factor)
 
 
-@pytest.mark.parametrize("name", [name for name, row in LEAVES.items() if row.is_saved])
+@each("name", [name for name, row in LEAVES.items() if row.is_saved])
 def test_export_to_a_file(name):
     op, factor = call_of(name)
     file = io.BytesIO()
@@ -128,7 +124,7 @@ def test_export_to_a_file(name):
     assert_close(torch.export.load(file).module()(X), X * factor)
 
 
-@pytest.mark.parametrize("name", [name for name, row in LEAVES.items() if not row.is_saved])
+@each("name", [name for name, row in LEAVES.items() if not row.is_saved])
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 writes dtypes in lists as numbers")
 def test_what_torch_cannot_write_to_a_file_it_refuses(name):
     op, _ = call_of(name)
@@ -170,24 +166,61 @@ KernelError: leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIG
     )
 
 
-def test_value_of_a_member():
+WRONG = [
+    ("enum", "UP"),
+    ("enum of strings", "same size"),
+    ("flags", 3),
+    ("literal of int", True),
+    ("literal of bool", 1),
+    ("literal of enums", Side.RIGHT),
+    ("pair", (1, 2, 3)),
+    ("list of str", "abc"),
+    ("list of enums", Side.LEFT),
+    ("tuple of dtypes", (torch.half, 3)),
+    ("qscheme", 2),
+    ("list of qschemes", [torch.per_tensor_affine, torch.int8]),
+    ("enum", Level.LOW),
+    ("enum of integers", 1),
+    ("flags", Padding.SAME),
+    ("literal or None", "c"),
+    ("list of literals", ["r"]),
+]
+
+
+def test_what_does_not_fit_each_type():
+    """True is not 1, "abc" is no list of strings, which the dispatcher takes it for, and an Enum is not its value."""
     assert_expected_inline(
-        refused("enum of strings", "same size"),
+        on_lines(*(refused(*row) for row in WRONG)),
         """\
-KernelError: leaves::enum_of_strings: argument 'value': expected one of Padding.ZEROS, Padding.SAME, found 'same size'
-  declared   FILE.py:LINE
-  do         pass Padding.ZEROS, for example""",
+leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIGHT, Side.SINISTER, found 'UP' | do pass Side.LEFT, for example
+leaves::enum_of_strings: argument 'value': expected one of Padding.ZEROS, Padding.SAME, found 'same size' | do pass Padding.ZEROS, for example
+leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3 | do pass Access.READ, for example
+leaves::literal_of_int: argument 'value': expected one of 1, 2, found True | do pass 1, for example
+leaves::literal_of_bool: argument 'value': expected one of True, found 1 | do pass True, for example
+leaves::literal_of_enums: argument 'value': expected one of Side.LEFT, found <Side.RIGHT: 2> | do pass Side.LEFT, for example
+leaves::pair: argument 'value': expected a tuple of length 2, found (1, 2, 3) | do pass (3, 3), for example
+leaves::list_of_str: argument 'value': expected a list or a tuple, found 'abc' | do pass ['text'], for example
+leaves::list_of_enums: argument 'value': expected a list or a tuple, found <Side.LEFT: 1> | do pass [Side.LEFT], for example
+leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, found 3 | do pass (torch.float32, torch.float32), for example
+leaves::qscheme: argument 'value': expected a torch.qscheme, found 2 | do pass torch.per_tensor_affine, for example
+leaves::list_of_qschemes: argument 'value': expected a torch.qscheme, found torch.int8 | do pass [torch.per_tensor_affine], for example
+leaves::enum: argument 'value': expected one of Side.LEFT, Side.RIGHT, Side.SINISTER, found <Level.LOW: 0> | do pass Side.LEFT, for example
+leaves::enum_of_integers: argument 'value': expected one of Level.LOW, Level.HIGH, found 1 | do pass Level.LOW, for example
+leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found <Padding.SAME: 'same size'> | do pass Access.READ, for example
+leaves::literal_or_None: argument 'value': expected one of 'a', 'b', None, found 'c' | do pass 'a', for example
+leaves::list_of_literals: argument 'value': expected one of 'p', 'q', found 'r' | do pass ['p'], for example""",
     )
 
 
-def test_number_for_flags():
-    assert_expected_inline(
-        refused("flags", 3),
-        """\
-KernelError: leaves::flags: argument 'value': expected Access.READ, Access.WRITE, or several joined by |, found 3
-  declared   FILE.py:LINE
-  do         pass Access.READ, for example""",
-    )
+@each(
+    "function, wrong, expected",
+    [(literal_or_none, "z", "'a', 'b', None"), (member_or_none, Side.RIGHT, "Side.LEFT, None")],
+)
+def test_a_literal_with_none(function, wrong, expected):
+    op = custom_op(f"leaves::{function.__name__}", function, replace=True)
+
+    with pytest.raises(KernelError, match=re.escape(f"expected one of {expected}, found {wrong!r}")):
+        op(X, wrong)
 
 
 def test_name_of_no_member_by_way_of_torch_ops():
@@ -212,132 +245,11 @@ KernelError: Literal['auto', 3]: "'low'" stands for no value of an argument that
     )
 
 
-def test_literal_with_none():
-    op = custom_op("leaves::literal_or_none", literal_or_none, replace=True)
-
-    assert_expected_inline(
-        message(lambda: op(X, "z")),
-        """\
-KernelError: leaves::literal_or_none: argument 'value': expected one of 'a', 'b', None, found 'z'
-  declared   FILE.py:LINE
-  do         pass 'a', for example""",
-    )
-
-
-def test_literal_of_members_with_none():
-    op = custom_op("leaves::member_or_none", member_or_none, replace=True)
-
-    assert_expected_inline(
-        message(lambda: op(X, Side.RIGHT)),
-        """\
-KernelError: leaves::member_or_none: argument 'value': expected one of Side.LEFT, None, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE
-  do         pass Side.LEFT, for example""",
-    )
-
-
-def test_true_is_not_one():
-    assert_expected_inline(
-        refused("literal of int", True),
-        """\
-KernelError: leaves::literal_of_int: argument 'value': expected one of 1, 2, found True
-  declared   FILE.py:LINE
-  do         pass 1, for example""",
-    )
-
-
-def test_one_is_not_true():
-    assert_expected_inline(
-        refused("literal of bool", 1),
-        """\
-KernelError: leaves::literal_of_bool: argument 'value': expected one of True, found 1
-  declared   FILE.py:LINE
-  do         pass True, for example""",
-    )
-
-
-def test_other_member_of_a_literal():
-    assert_expected_inline(
-        refused("literal of enums", Side.RIGHT),
-        """\
-KernelError: leaves::literal_of_enums: argument 'value': expected one of Side.LEFT, found <Side.RIGHT: 2>
-  declared   FILE.py:LINE
-  do         pass Side.LEFT, for example""",
-    )
-
-
-def test_tuple_of_another_length():
-    assert_expected_inline(
-        refused("pair", (1, 2, 3)),
-        """\
-KernelError: leaves::pair: argument 'value': expected a tuple of length 2, found (1, 2, 3)
-  declared   FILE.py:LINE
-  do         pass (3, 3), for example""",
-    )
-
-
-def test_str_for_a_list_of_str():
-    """The dispatcher takes "abc" for ["a", "b", "c"]."""
-    assert_expected_inline(
-        refused("list of str", "abc"),
-        """\
-KernelError: leaves::list_of_str: argument 'value': expected a list or a tuple, found 'abc'
-  declared   FILE.py:LINE
-  do         pass ['text'], for example""",
-    )
-
-
-def test_member_for_a_list_of_members():
-    assert_expected_inline(
-        refused("list of enums", Side.LEFT),
-        """\
-KernelError: leaves::list_of_enums: argument 'value': expected a list or a tuple, found <Side.LEFT: 1>
-  declared   FILE.py:LINE
-  do         pass [Side.LEFT], for example""",
-    )
-
-
-def test_integer_for_a_dtype_in_a_tuple():
-    assert_expected_inline(
-        refused("tuple of dtypes", (torch.half, 3)),
-        """\
-KernelError: leaves::tuple_of_dtypes: argument 'value': expected a torch.dtype, found 3
-  declared   FILE.py:LINE
-  do         pass (torch.float32, torch.float32), for example""",
-    )
-
-
-def test_number_for_a_qscheme():
-    assert_expected_inline(
-        refused("qscheme", 2),
-        """\
-KernelError: leaves::qscheme: argument 'value': expected a torch.qscheme, found 2
-  declared   FILE.py:LINE
-  do         pass torch.per_tensor_affine, for example""",
-    )
-
-
-def test_dtype_in_a_list_of_qschemes():
-    assert_expected_inline(
-        refused("list of qschemes", [torch.per_tensor_affine, torch.int8]),
-        """\
-KernelError: leaves::list_of_qschemes: argument 'value': expected a torch.qscheme, found torch.int8
-  declared   FILE.py:LINE
-  do         pass [torch.per_tensor_affine], for example""",
-    )
-
-
 def test_name_of_no_qscheme_by_way_of_torch_ops():
     assert_expected_inline(
         message(lambda: torch.ops.leaves.qscheme(X, "per_row")).partition("\n")[0],
         """KernelError: torch.qscheme: 'per_row' stands for no value of an argument that travels as text""",
     )
-
-
-@pytest.mark.parametrize(("name", "value"), [("enum", Level.LOW), ("enum of integers", 1), ("flags", Padding.SAME),
-                                             ("literal or None", "c"), ("list of literals", ["r"])])  # fmt: skip
-def test_a_refusal_names_what_there_is(name, value):
-    assert "expected " in refused(name, value)
 
 
 @custom_op("leaves::open")

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, custom_op
@@ -39,7 +40,7 @@ def refusal(result):
     return caught.value
 
 
-@pytest.mark.parametrize("result", REFUSED)
+@each("result", REFUSED)
 def test_a_type_that_cannot_be_returned_is_refused_when_it_is_declared(result):
     """The call would be refused, each time."""
     error = refusal(result)
@@ -64,7 +65,7 @@ result_types::refused: output 'output_1' has a type that an op cannot return
 RESULTS = {"bool": True, "int": 3, "SymInt": 3, "float": 0.5, "Scalar": 1j, "(int, float)": (1, 0.5)}
 
 
-@pytest.mark.parametrize("result", RESULTS)
+@each("result", RESULTS)
 def test_a_number_is_returned(result):
     op = custom_op("result_types::number", lambda x: RESULTS[result], schema=f"(Tensor x) -> {result}", replace=True)
 
@@ -112,8 +113,8 @@ def leaves():
     return leaves.last
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("op", [by_rule, by_reference], ids=["rule", "reference"])
+@each("way", WAYS)
+@each("op", [by_rule, by_reference], ids=["rule", "reference"])
 def test_a_list_with_none_has_gradients(op, way):
     torch.testing.assert_close(WAYS[way](op), WAYS[way](gaps))
     assert op(X, Y)[0] is None

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, custom_op
@@ -53,7 +54,7 @@ def declared(spelling, annotation):
     return custom_op("both::spelled", plain, schema=f"(Tensor x, {spelling} value) -> Tensor", replace=True)
 
 
-@pytest.mark.parametrize(("spelling", "annotation", "is_legal"), PAIRS, ids=str)
+@each(("spelling", "annotation", "is_legal"), PAIRS)
 def test_pairs(spelling, annotation, is_legal):
     if is_legal:
         assert "value" in declared(spelling, annotation).schema.argument_names

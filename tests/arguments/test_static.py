@@ -14,6 +14,7 @@ import torch
 from arguments.functions import Cubes, apply, cube, local, square
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.nn.functional import gelu, relu
 from torch.testing import assert_close
@@ -147,44 +148,17 @@ KernelError: statics::apply: argument 'function': expected a function or class t
     )
 
 
-def test_closure():
-    assert_expected_inline(
-        refused(local()),
-        """\
-KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found local.<locals>.inner, which is local to a function: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
-    )
-
-
-def test_partial():
-    assert_expected_inline(
-        refused(functools.partial(square)),
-        """\
-KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a functools.partial: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
-    )
-
-
-def test_bound_method():
-    assert_expected_inline(
-        refused(Cubes.method.__get__(3)),
-        """\
-KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found the bound method Cubes.method: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
-    )
-
-
-def test_object_that_is_not_what_its_module_has():
-    assert_expected_inline(
-        re.sub("0x[0-9a-f]+", "0x...", refused(torch.nn.ReLU())),
-        """\
-KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found ReLU(), which is not what its module has under that name: define it at the top level of a module, and pass what varies as arguments of the op
-  declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
-    )
+@each(
+    "function, found",
+    [
+        (local(), "local.<locals>.inner, which is local to a function: define"),
+        (functools.partial(square), "a functools.partial: define"),
+        (Cubes.method.__get__(3), "the bound method Cubes.method: define"),
+        (torch.nn.ReLU(), "ReLU(), which is not what its module has under that name: define"),
+    ],
+)
+def test_what_cannot_be_imported(function, found):
+    assert f"expected a function or class that can be imported, found {found} it at the top" in refused(function)
 
 
 def test_what_cannot_be_called():

@@ -6,6 +6,7 @@ Sizes begin at 2: torch.compile never varies 0 and 1.
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -179,8 +180,8 @@ OF_SIZES = {
     "writes": lambda x: scaled_copy(x, 3),
     "int among the outputs": lambda x: counted_product(x, 3),
 }
-VALUES = pytest.mark.parametrize("call", OF_VALUES.values(), ids=OF_VALUES.keys())
-SIZES = pytest.mark.parametrize("call", OF_SIZES.values(), ids=OF_SIZES.keys())
+VALUES = each("call", OF_VALUES.values(), ids=OF_VALUES)
+SIZES = each("call", OF_SIZES.values(), ids=OF_SIZES)
 
 
 def vector(size):
@@ -225,7 +226,7 @@ def test_nine_sizes_compile_one_graph_where_they_are_marked(call):
     assert 1 == graphs_of(call, samples)
 
 
-@VALUES
+@each("call", [times, OF_VALUES["list"], first], ids=["int", "list", "saved by a rule"])
 def test_sizes_and_values_that_change_together_compile_two_graphs(call):
     assert 2 == graphs_of(call, [(vector(12 + n), n) for n in NINE])
 

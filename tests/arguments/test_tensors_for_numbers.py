@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -64,14 +66,14 @@ CARRIED = {
 }
 
 
-@pytest.mark.parametrize("carried", CARRIED)
-@pytest.mark.parametrize("kind", CALLS)
+@each("carried", CARRIED)
+@each("kind", CALLS)
 def test_a_tensor_whose_derivative_would_be_lost_is_refused(kind, carried):
     with pytest.raises(KernelError, match="is a number, and the tensor given for it"):
         CARRIED[carried](CALLS[kind])
 
 
-@pytest.mark.parametrize("kind", CALLS)
+@each("kind", CALLS)
 def test_a_tensor_without_derivative_is_a_number(kind):
     assert torch.equal(torch.full((3,), 2.0), CALLS[kind](torch.tensor(2)))
     with torch.no_grad():
@@ -80,13 +82,10 @@ def test_a_tensor_without_derivative_is_a_number(kind):
 
 
 def test_the_message():
-    with pytest.raises(KernelError) as caught:
-        scale(torch.ones(3), torch.tensor(2.0, requires_grad=True))
-
     assert_expected_inline(
-        str(caught.value),
+        message(lambda: scale(torch.ones(3), torch.tensor(2.0, requires_grad=True))).removeprefix("KernelError: "),
         """\
 tensor_numbers::scale: argument 't' is a number, and the tensor given for it requires a gradient: that would be lost
-  declared   test_tensors_for_numbers.py:14
+  declared   FILE.py:LINE
   do         declare 't: Tensor', or pass t.item()""",
     )

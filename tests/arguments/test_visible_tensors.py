@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from log_wrapper import Log
 from messages.shown import message
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, custom_op
@@ -244,7 +245,7 @@ def test_a_list_of_dataclasses_in_a_tuple_in_compiled_code():
 HIDDEN = ["Tensor[]?", "Tensor?[]?", "Tensor[2]?", "Tensor[][]", "(Tensor, Tensor)", "Dict(str, Tensor)", "Any", "Any?"]
 
 
-@pytest.mark.parametrize("spelling", [*HIDDEN, "(Tensor, int)[]", "Tensor(a!)[]?"])
+@each("spelling", [*HIDDEN, "(Tensor, int)[]", "Tensor(a!)[]?"])
 def test_a_type_that_hides_tensors_is_refused(spelling):
     with pytest.raises(DeclarationError, match="leave schema= out and annotate 'v'"):
         custom_op("visible::refused", plain, schema=f"({spelling} v) -> Tensor", mutates_args="unknown")

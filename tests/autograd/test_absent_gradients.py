@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -137,8 +138,8 @@ def tensor():
     return torch.tensor([0.5, 1.5, 2.0], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("cube", CUBES)
+@each("way", WAYS)
+@each("cube", CUBES)
 def test_a_gradient_that_does_not_arrive_is_none(way, cube):
     SEEN.clear()
     for _ in range(2):  # a compiled function runs the rule while it is traced, once
@@ -237,11 +238,9 @@ def with_listed_integers(x):
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS_TO_INTEGERS)
-@pytest.mark.parametrize(
-    ("kernel", "result"), [(with_integers, "Tensor"), (with_listed_integers, "Tensor[]")], ids=["tensor", "list"]
-)
-@pytest.mark.parametrize("rule", INTEGERS)
+@each("way", WAYS_TO_INTEGERS)
+@each(("kernel", "result"), [(with_integers, "Tensor"), (with_listed_integers, "Tensor[]")], ids=["tensor", "list"])
+@each("rule", INTEGERS)
 def test_the_gradient_of_an_integer_output_is_zeros_of_its_shape_and_dtype(rule, kernel, result, way):
     op = custom_op("absent::integer", kernel, schema=f"(Tensor x) -> (Tensor out, {result} index)", replace=True)
     op.register_fake(kernel)

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op, through_dispatcher
@@ -87,8 +88,8 @@ def graphs_after_each_backward(op, passes):
     return counts, gradients
 
 
-@pytest.mark.parametrize("warm_calls", [0, 1, 5])
-@pytest.mark.parametrize("make", OPS.values(), ids=OPS)
+@each("warm_calls", [0, 1, 5])
+@each("make", OPS.values(), ids=OPS)
 def test_the_backward_of_an_op_is_compiled_once(make, warm_calls):
     op = make()
     for _ in range(warm_calls):

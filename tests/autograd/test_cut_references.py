@@ -4,6 +4,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientUnavailable, custom_op
@@ -91,8 +92,8 @@ READS_VALUES = {("NumPy", way) for way in ("func.grad", "vmap of func.grad", "co
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("cut", CUTS)
+@each("way", WAYS)
+@each("cut", CUTS)
 def test_a_reference_that_is_cut_from_its_input_raises(cut, way):
     op = declare(CUTS[cut])
     expected = (
@@ -104,8 +105,8 @@ def test_a_reference_that_is_cut_from_its_input_raises(cut, way):
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("cut", CUTS)
+@each("way", WAYS)
+@each("cut", CUTS)
 def test_a_reference_that_is_cut_from_one_of_two_inputs_raises(cut, way):
     op = declare(lambda x, y: x * 2 + CUTS[cut](y), "(Tensor x, Tensor y) -> Tensor")
     expected = (
@@ -117,23 +118,23 @@ def test_a_reference_that_is_cut_from_one_of_two_inputs_raises(cut, way):
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("function", NO_INFLUENCE)
+@each("way", WAYS)
+@each("function", NO_INFLUENCE)
 def test_an_input_without_influence_has_a_gradient_of_zero(function, way):
     op = declare(NO_INFLUENCE[function], "(Tensor x, Tensor y) -> Tensor")
 
     assert [2.0, 2.0, 2.0] == WAYS[way](lambda x: op(x, x)).tolist()
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("func.vjp", "compiled")])
-@pytest.mark.parametrize("function", CONNECTED)
+@each("way", [way for way in WAYS if way not in ("func.vjp", "compiled")])
+@each("function", CONNECTED)
 def test_a_cut_beside_a_connection_is_as_in_pytorch(function, way):
     op = declare(CONNECTED[function])
 
     torch.testing.assert_close(WAYS[way](op), WAYS[way](CONNECTED[function]))
 
 
-@pytest.mark.parametrize("cut", [cut for cut in CUTS if cut != "NumPy"])
+@each("cut", [cut for cut in CUTS if cut != "NumPy"])
 def test_a_derived_tangent_raises(cut):
     with pytest.raises(GradientUnavailable, match="the reference is cut from it"):
         torch.func.jvp(declare(CUTS[cut]), (X,), (X,))
@@ -153,8 +154,8 @@ FORWARD = {
 }
 
 
-@pytest.mark.parametrize("way", FORWARD)
-@pytest.mark.parametrize("step", STEPS)
+@each("way", FORWARD)
+@each("step", STEPS)
 def test_a_tangent_through_a_function_whose_gradient_is_zero_is_that_of_pytorch(step, way):
     def function(x, y):
         return x * STEPS[step](y)
@@ -172,8 +173,8 @@ SECOND = {
 """The derivative along the second input of the gradient of the first."""
 
 
-@pytest.mark.parametrize("way", SECOND)
-@pytest.mark.parametrize("cut", ["detach", "no_grad", "inference_mode", "tolist"])
+@each("way", SECOND)
+@each("cut", ["detach", "no_grad", "inference_mode", "tolist"])
 def test_a_second_derivative_raises(cut, way):
     op = declare(lambda x, y: x * CUTS[cut](y), "(Tensor x, Tensor y) -> Tensor")
 
@@ -191,8 +192,8 @@ def test_a_cut_of_one_of_two_results_raises():
         eager(lambda x: sum(op(x)))
 
 
-@pytest.mark.parametrize("function", [torch.zeros_like, lambda x: (x > 0).to(x.dtype)], ids=["constant", "step"])
-@pytest.mark.parametrize("way", WAYS)
+@each("function", [torch.zeros_like, lambda x: (x > 0).to(x.dtype)], ids=["constant", "step"])
+@each("way", WAYS)
 def test_a_result_that_depends_on_no_input_raises(function, way):
     with pytest.raises(Exception, match="no result of the reference depends on it"):
         WAYS[way](declare(function))

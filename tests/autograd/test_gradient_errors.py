@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op, through_dispatcher
@@ -109,7 +110,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("what", "parts"), WRONG.values(), ids=WRONG)
+@each(("what", "parts"), WRONG.values(), ids=WRONG)
 def test_a_wrong_gradient_is_refused(what, parts):
     with pytest.raises(GradientError) as caught:
         run(what)
@@ -130,7 +131,7 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize(("what", "parts"), LISTS.values(), ids=LISTS)
+@each(("what", "parts"), LISTS.values(), ids=LISTS)
 def test_a_wrong_gradient_of_a_list_is_refused(what, parts):
     with pytest.raises(GradientError) as caught:
         run(what, op=total)
@@ -235,9 +236,7 @@ def use(op, slot):
         op(rand(2)).sum().backward()
 
 
-@pytest.mark.parametrize(
-    "slot", ["backward", "lazy backward", "grad x", "jvp", "autograd", "setup_context", "vmap", "fake"]
-)
+@each("slot", ["backward", "lazy backward", "grad x", "jvp", "autograd", "setup_context", "vmap", "fake"])
 def test_an_exception_in_a_rule_keeps_its_identity_and_says_where_it_was_raised(slot):
     RAISED.__notes__ = []
     RAISED.__cause__ = None
@@ -343,9 +342,9 @@ LISTED = custom_op("grad_dtype::listed", lambda x, ws: x * ws[0].float(), schema
 LISTED.register_backward(lambda grad, x: {"x": None, "ws": [(grad * x).sum().reshape(1)]})
 
 
-@pytest.mark.parametrize("grad_dtype", [torch.float32, None])
-@pytest.mark.parametrize("way", ["direct", "dispatcher"])
-@pytest.mark.parametrize("op", [SAVED, UNSAVED, LISTED], ids=str)
+@each("grad_dtype", [torch.float32, None])
+@each("way", ["direct", "dispatcher"])
+@each("op", [SAVED, UNSAVED, LISTED])
 def test_a_gradient_of_the_grad_dtype_of_its_leaf_is_accepted(op, way, grad_dtype):
     weight = with_grad_dtype(grad_dtype)
     x = torch.full((4,), 1 + 2**-12)
@@ -399,8 +398,8 @@ SURPLUS = {
 }
 
 
-@pytest.mark.parametrize("way", [nullcontext, through_dispatcher])
-@pytest.mark.parametrize(("rule", "arguments", "name"), SURPLUS.values(), ids=SURPLUS)
+@each("way", [nullcontext, through_dispatcher])
+@each(("rule", "arguments", "name"), SURPLUS.values(), ids=SURPLUS)
 def test_full_validation_refuses_a_gradient_of_what_can_have_none(rule, arguments, name, way):
     op = op_returning(rule)
     op.validation = "full"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
@@ -82,8 +83,8 @@ WAYS = {
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rule", RULES)
+@each("way", WAYS)
+@each("rule", RULES)
 def test_a_backward_without_a_return_raises(way, rule):
     function, register = RULES[rule]
     register(nothing)
@@ -93,8 +94,8 @@ def test_a_backward_without_a_return_raises(way, rule):
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rule", ZEROS)
+@each("way", WAYS)
+@each("rule", ZEROS)
 def test_an_explicit_none_is_zero(way, rule):
     function, register = RULES[rule]
     register(lambda grad: ZEROS[rule])
@@ -141,8 +142,8 @@ def explicit(ctx, grad):
     return None
 
 
-@pytest.mark.parametrize("rule", [forgotten, bare])
-@pytest.mark.parametrize("op", [dropped, lambda x: dropped_two(x, x)], ids=["one input", "two inputs"])
+@each("rule", [forgotten, bare])
+@each("op", [dropped, lambda x: dropped_two(x, x)], ids=["one input", "two inputs"])
 def test_a_backward_with_a_ctx_and_without_a_return_raises(op, rule, both_calls):
     for one in (dropped, dropped_two):
         one.register_autograd(rule, replace=True)

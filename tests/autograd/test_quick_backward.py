@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
@@ -240,7 +241,7 @@ def gradients(f, tensors, needed, cotangent):
     return torch.autograd.grad(f(*leaves), [leaves[index] for index in needed], cotangent)
 
 
-@pytest.mark.parametrize("row", [row for name, row in ROWS.items() if "part of" not in name])
+@each("row", [row for name, row in ROWS.items() if "part of" not in name])
 def test_the_quick_backward_serves_every_kind_of_op(row):
     tensors = [rand(*shape) for shape in row.shapes]
     everything = range(len(tensors))
@@ -254,8 +255,8 @@ def test_the_quick_backward_serves_every_kind_of_op(row):
     torch.testing.assert_close(found, gradients(row.theirs, tensors, everything, cotangent))
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("lazy", [False, True], ids=["plain", "negated"])
+@each("row", ROWS.values(), ids=ROWS)
+@each("lazy", [False, True], ids=["plain", "negated"])
 def test_gradients_are_those_of_plain_pytorch(row, lazy):
     tensors = [rand(*shape) for shape in row.shapes]
     cotangent = rand(*row.theirs(*tensors).shape)
@@ -269,7 +270,7 @@ def test_gradients_are_those_of_plain_pytorch(row, lazy):
                 torch.testing.assert_close(gradients(row.ours, tensors, needed, cotangent), expected)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@each("row", ROWS.values(), ids=ROWS)
 def test_second_gradients_are_those_of_plain_pytorch(row):
     tensors = [rand(*shape) for shape in row.shapes]
 
@@ -282,7 +283,7 @@ def test_second_gradients_are_those_of_plain_pytorch(row):
         torch.testing.assert_close(second(row.ours), second(row.theirs))
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@each("row", ROWS.values(), ids=ROWS)
 def test_batched_gradients_are_those_of_plain_pytorch(row):
     tensors = [rand(*shape) for shape in row.shapes]
     cotangents = rand(4, *row.theirs(*tensors).shape)
@@ -370,8 +371,8 @@ def _in_lists(kind, result):
     return {**result, "x": [result["x"]]}
 
 
-@pytest.mark.parametrize("kind", DECLARED)
-@pytest.mark.parametrize("what", WRONG)
+@each("kind", DECLARED)
+@each("what", WRONG)
 def test_a_wrong_gradient_has_the_same_error_on_both_ways(kind, what, monkeypatch):
     quick = error_of(kind, what, is_quick=True, monkeypatch=monkeypatch)
     general = error_of(kind, what, is_quick=False, monkeypatch=monkeypatch)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -100,8 +101,8 @@ def test_nothing_is_saved_where_no_gradient_is_recorded():
     assert [] == packed
 
 
-@pytest.mark.parametrize("call", [product, whole], ids=["by input", "whole"])
-@pytest.mark.parametrize(("x_needs", "w_needs"), [(True, True), (True, False), (False, True)])
+@each("call", [product, whole], ids=["by input", "whole"])
+@each(("x_needs", "w_needs"), [(True, True), (True, False), (False, True)])
 def test_gradients_are_right_whatever_is_needed(call, x_needs, w_needs):
     x, w = rand(requires_grad=x_needs), rand(requires_grad=w_needs)
     call(x, w).sum().backward()

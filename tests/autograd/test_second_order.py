@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -130,11 +131,11 @@ def dual_over_reverse(op, x):
         return torch.autograd.forward_ad.unpack_dual(gradient).tangent
 
 
-MIXED = pytest.mark.parametrize("mixed", [forward_over_reverse, dual_over_reverse, reverse_over_forward])
+MIXED = each("mixed", [forward_over_reverse, dual_over_reverse, reverse_over_forward])
 
 
 @MIXED
-@pytest.mark.parametrize("op", [named, shared, omitting_named, omitting_shared], ids=lambda op: op.__name__ and op.name)
+@each("op", [named, shared, omitting_named, omitting_shared])
 def test_mixed_derivatives_are_right(mixed, op):
     x = rand(requires_grad=False)
 
@@ -149,7 +150,7 @@ def test_a_hidden_tangent_that_the_jvp_gives_is_used(mixed):
 
 
 @MIXED
-@pytest.mark.parametrize("op", [neither, omitting_neither], ids=["no jvp", "jvp omits the hidden tangent"])
+@each("op", [neither, omitting_neither], ids=["no jvp", "jvp omits the hidden tangent"])
 def test_mixed_derivatives_are_never_silently_wrong(mixed, op):
     x = rand(requires_grad=False)
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tables import each
 
 from custom_autograd.execution.kernel_call import is_arithmetic
 
@@ -49,12 +49,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kernel", ARITHMETIC.values(), ids=ARITHMETIC)
+@each("kernel", ARITHMETIC.values(), ids=ARITHMETIC)
 def test_sums_and_products_of_arguments_are_arithmetic(kernel):
     assert is_arithmetic(kernel)
 
 
-@pytest.mark.parametrize("kernel", OTHERS.values(), ids=OTHERS)
+@each("kernel", OTHERS.values(), ids=OTHERS)
 def test_nothing_else_is_arithmetic(kernel):
     assert not is_arithmetic(kernel)
 

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -136,7 +137,7 @@ def loaded():
     return x
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+@each("kernel", KERNELS.values(), ids=KERNELS)
 def test_a_kernel_runs_with_grad_mode_off_in_every_call(kernel):
     name = f"kernel_{next(NUMBERS)}"
     op = custom_op(f"grad_mode::{name}", kernel, schema="(Tensor x) -> Tensor")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError, custom_op, through_dispatcher
@@ -66,8 +67,8 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["first call", "known call"])
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@each("is_known", [False, True], ids=["first call", "known call"])
+@each("call", CALLS.values(), ids=CALLS)
 def test_an_exception_of_a_kernel_has_a_note_on_the_kernel_and_the_op(call, is_known):
     def double(x):
         if not x.any():
@@ -213,14 +214,14 @@ ALIASES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "problem"), (WRONG | ALIASES).items(), ids=WRONG | ALIASES)
+@each(("kind", "problem"), (WRONG | ALIASES).items(), ids=WRONG | ALIASES)
 def test_a_wrong_result_of_a_kernel_is_refused(kind, problem):
     op = custom_op("kernels::result", _of(kind), schema=SCHEMA, replace=True)
     with pytest.raises(KernelError, match=f"kernels::result: the default kernel, test_kernels.py:[0-9]+, .*{problem}"):
         op(torch.ones(3))
 
 
-@pytest.mark.parametrize(("kind", "problem"), WRONG.items(), ids=WRONG)
+@each(("kind", "problem"), WRONG.items(), ids=WRONG)
 def test_a_wrong_result_of_a_fake_is_refused(kind, problem):
     op = custom_op("kernels::fake_result", _of("good"), schema=SCHEMA, replace=True)
     op.register_fake(_of(kind))

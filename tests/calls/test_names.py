@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
+from tables import each
 from torch import Tensor
 
 import custom_autograd.execution.source as sources
@@ -205,8 +206,8 @@ def test_the_harvest_has_the_names_that_once_collided():
 KEYWORDS = ("keyset", "self", "chosen", "context", "fake", "function", "key", "overload", "owner", "traced")
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
-@pytest.mark.parametrize("kind", ["functional", "writing", "lists", "enums", "containers", "jvp"])
+@each("name", KEYWORDS)
+@each("kind", ["functional", "writing", "lists", "enums", "containers", "jvp"])
 def test_a_keyword_can_have_the_name_of_a_parameter_that_arguments_pass_by(kind, name):
     template = KINDS[kind][0]
     names = {**PLAIN, "m" if "{m}" in template else "n": name}
@@ -274,7 +275,7 @@ def test_an_unused_parameter_may_be_called_underscore():
     assert [1.0] * 3 == [op(torch.ones(1), False).item() for _ in range(3)]
 
 
-@pytest.mark.parametrize("text", ["$result", "a$b", r"\$x", "len(x) is int", "'$'", "${x}"])
+@each("text", ["$result", "a$b", r"\$x", "len(x) is int", "'$'", "${x}"])
 def test_a_default_text_reaches_the_kernel_as_it_is(text):
     @custom_op(f"names::text_{next(NUMBERS)}")
     def op(x: Tensor, reduction: str = text, len: int = 0) -> Tensor:
@@ -306,7 +307,7 @@ def test_an_optional_list_that_is_left_out_needs_no_gradient():
 NAMES_OF_OURS = ["pack", "unpack", "materializes", "_saved", "_ctx", "known", "layout", "forward", "is_odd"]
 
 
-@pytest.mark.parametrize("name", NAMES_OF_OURS)
+@each("name", NAMES_OF_OURS)
 def test_a_drop_in_rule_may_keep_an_attribute_of_any_name(name):
     op = custom_op(f"names::attribute_{next(NUMBERS)}", lambda x: x * 2, schema="(Tensor x) -> Tensor")
 

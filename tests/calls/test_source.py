@@ -4,9 +4,9 @@
 
 import linecache
 
-import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -54,15 +54,14 @@ def op(self, /, x, y, *more):
     \"\"\"What source::multiply(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if is_dynamo_compiling():
-        entry.dispatched.generate()
-        return entry.dispatched.call(x, y)
     if x is None:
         refuse_none('x')
     if y is None:
         refuse_none('y')
+    if is_dynamo_compiling():
+        return overload(x, y)
     try:
-        return (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(x, y)
+        return (observed if profiler._is_profiler_enabled else overload)(x, y)
     except Exception as error:
         refuse_type(error)
         raise
@@ -133,7 +132,7 @@ class multiply(torch.autograd.Function):
         output = output_
         needs_x, needs_y, = ctx.needs_input_grad
         ctx.materialize_grads = False
-        ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
+        ctx.known = {"x": metadata_of(x), "y": metadata_of(y), "output": metadata_of(output)}
         ctx.to_save = (x, y)
         if has_tangent(*inputs):
             ctx.forward = ({"x": x, "y": y}, {"output": output})
@@ -197,14 +196,14 @@ def record(ctx, x, y):
     output_ = output
     if is_odd or type(output) is not Tensor or output.layout is not strided:
         ctx.is_odd = True
-        ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
+        ctx.known = {"x": metadata_of(x), "y": metadata_of(y), "output": metadata_of(output)}
     ctx.materialize_grads = False
     ctx.to_save = (x, y)
     if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
         tangents = find_tangents(x, y)
         if tangents:
             if ctx.known is None:
-                ctx.known = {"x": known(x), "y": known(y), "output": known(output)}
+                ctx.known = {"x": metadata_of(x), "y": metadata_of(y), "output": metadata_of(output)}
             ctx.forward = ({"x": x, "y": y}, {"output": output})
     return output_
 
@@ -212,19 +211,19 @@ def record(ctx, x, y):
 def autograd(keyset, x, y):
     \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y))):
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
+    if is_odd and road.around_autograd is not None:
         result = road.around_autograd(x, y)
         if result is not NotImplemented:
             return result
-    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
+    if not ((transforms := is_transforming()) or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, y))):
         return redispatch(keys, x, y)
-    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
     if is_odd:
         x = plain(x)
     if is_odd:
         y = plain(y)
     remaining.keys = keys, is_odd
-    run = apply_under_transforms if is_transforming() else apply
+    run = apply_under_transforms if transforms else apply
     output = run(x, y)
     return output
 """,
@@ -243,17 +242,17 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     \"\"\"What source::norm(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if is_dynamo_compiling():
-        entry.dispatched.generate()
-        return entry.dispatched.call(x, weight, n, eps=eps)
     if x is None:
         refuse_none('x')
     if isinstance(n, Tensor):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
+    if is_dynamo_compiling():
+        out, _ = overload(x, weight, n, eps=eps)
+        return out
     try:
-        out, _ = (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(x, weight, n, eps=eps)
+        out, _ = (observed if profiler._is_profiler_enabled else overload)(x, weight, n, eps=eps)
         return out
     except Exception as error:
         refuse_type(error)
@@ -328,12 +327,12 @@ class norm(torch.autograd.Function):
         out, rstd,  = output
         needs_x, needs_weight, _, _, = ctx.needs_input_grad
         ctx.materialize_grads = False
-        ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
+        ctx.known = {"x": metadata_of(x), "weight": metadata_of(weight), "out": metadata_of(out), "rstd": metadata_of(rstd)}
         ctx.kept_eps = eps
         ctx.to_save = (weight if needs_x else None, rstd if needs_x else None, x if needs_weight else None)
         check_hidden(ctx, ('rstd',))
         if has_tangent(*inputs):
-            ctx.forward = ({"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
+            ctx.forward = ({"weight": weight, "rstd": rstd, "x": x}, {"out": out, "rstd": rstd})
 
     @staticmethod
     def backward(ctx, grad_out, grad_rstd):
@@ -443,7 +442,7 @@ def record(ctx, x, weight, n, eps):
     output = (out, rstd)
     if is_odd or type(out) is not Tensor or out.layout is not strided or type(rstd) is not Tensor or rstd.layout is not strided:
         ctx.is_odd = True
-        ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
+        ctx.known = {"x": metadata_of(x), "weight": metadata_of(weight), "out": metadata_of(out), "rstd": metadata_of(rstd)}
     needs_x, needs_weight, _, _, = ctx.needs_input_grad
     ctx.materialize_grads = False
     ctx.kept_eps = eps
@@ -455,27 +454,27 @@ def record(ctx, x, weight, n, eps):
         tangents = find_tangents(x, weight)
         if tangents:
             if ctx.known is None:
-                ctx.known = {"x": known(x), "weight": known(weight), "out": known(out), "rstd": known(rstd)}
-            ctx.forward = ({"weight": weight, "rstd": rstd, "eps": eps, "x": x}, {"out": out, "rstd": rstd})
+                ctx.known = {"x": metadata_of(x), "weight": metadata_of(weight), "out": metadata_of(out), "rstd": metadata_of(rstd)}
+            ctx.forward = ({"weight": weight, "rstd": rstd, "x": x}, {"out": out, "rstd": rstd})
     return output
 
 
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
     \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight))):
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight)))
+    if is_odd and road.around_autograd is not None:
         result = road.around_autograd(x, weight, n, eps=eps)
         if result is not NotImplemented:
             return result
-    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
+    if not ((transforms := is_transforming()) or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(x, weight))):
         return redispatch(keys, x, weight, n, eps=eps)
-    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight)))
     if is_odd:
         x = plain(x)
     if is_odd:
         weight = plain(weight)
     remaining.keys = keys, is_odd
-    run = apply_under_transforms if is_transforming() else apply
+    run = apply_under_transforms if transforms else apply
     out, rstd = run(x, weight, n, eps)
     return (out, rstd)
 """,
@@ -494,15 +493,14 @@ def op(self, /, values, step, *more):
     \"\"\"What source::add_all_(...) runs.\"\"\"
     if more:
         refuse_more(more)
-    if is_dynamo_compiling():
-        entry.dispatched.generate()
-        return entry.dispatched.call(values, step)
     if type(values) not in (list, tuple):
         refuse_subclass('values', values)
     if step is None:
         refuse_none('step')
+    if is_dynamo_compiling():
+        return overload(values, step)
     try:
-        return (entry.definition.observed if profiler._is_profiler_enabled else entry.overload)(values, step)
+        return (observed if profiler._is_profiler_enabled else overload)(values, step)
     except Exception as error:
         refuse_type(error)
         raise
@@ -580,7 +578,7 @@ class add_all_(torch.autograd.Function):
         if in_place:
             ctx.mark_dirty(*tensors_in((values,)))
         ctx.materialize_grads = False
-        ctx.known = {"values": known(values), "step": known(step), "output": known(output)}
+        ctx.known = {"values": metadata_of(values), "step": metadata_of(step), "output": metadata_of(output)}
         saved, ctx.saved_lengths = flatten_lists((values,), (True,))
         ctx.to_save = tuple(saved)
         if has_tangent(*inputs):
@@ -654,7 +652,7 @@ def record(ctx, layout, in_place, *flat):
     if in_place:
         ctx.mark_dirty(*tensors_in((values,)))
     ctx.materialize_grads = False
-    ctx.known = {"values": known(values), "step": known(step), "output": known(output)}
+    ctx.known = {"values": metadata_of(values), "step": metadata_of(step), "output": metadata_of(output)}
     saved, ctx.saved_lengths = flatten_lists((values,), (True,))
     ctx.to_save = tuple(saved)
     if forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform()):
@@ -667,22 +665,22 @@ def record(ctx, layout, in_place, *flat):
 def autograd(keyset, values, step):
     \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
-    if road.around_autograd is not None and ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step))):
+    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step)))
+    if is_odd and road.around_autograd is not None:
         result = road.around_autograd(values, step)
         if result is not NotImplemented:
             return result
-    if not (is_transforming() or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):
+    if not ((transforms := is_transforming()) or forward_ad._current_level >= 0 or (is_grad_enabled() and any_requires_grad(values, step))):
         return redispatch(keys, values, step)
-    is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step)))
     if is_odd:
         step = plain(step)
     refuse_overlap({"values": values, "step": step})
-    in_place = not (is_transforming() or is_forward_mode() or has_view((values,)))
+    in_place = not (transforms or is_forward_mode() or has_view((values,)))
     if in_place:
         refuse_leaves({"values": values})
     given_values = values
     remaining.keys = keys, is_odd
-    run = apply_under_transforms if is_transforming() else apply
+    run = apply_under_transforms if transforms else apply
     flat, lengths = flatten_lists((values, step), (True, False))
     layout = Layout(lengths)
     results = run(layout, in_place, *flat)
@@ -726,14 +724,14 @@ def called_in_every_way(op):
     return grad.tolist(), plain, under_func.tolist()
 
 
-@pytest.mark.parametrize("name", BUILTINS)
+@each("name", BUILTINS)
 def test_an_op_may_be_called_like_a_builtin(name):
     op = custom_op(f"source_names::{name}", scaled, reference=True)
 
     assert ([2.0, 2.0], [[2.0, 2.0]] * 2, [2.0, 2.0]) == called_in_every_way(op)
 
 
-@pytest.mark.parametrize("name", BUILTINS)
+@each("name", BUILTINS)
 def test_an_argument_may_be_called_like_a_builtin(name):
     schema = f"(Tensor x, float {name}, Tensor[] others) -> Tensor"
     op = custom_op(f"source_names::with_{name}", lambda x, factor, others: x * factor * others[0], schema=schema)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from capabilities.autocast_ops import BY_HAND, LOW, add_product, scaled
+from tables import each
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
@@ -178,7 +179,7 @@ def test_exported(op, by_hand, is_strict):
 
 
 @CASES
-@pytest.mark.parametrize("is_reentrant", [False, True])
+@each("is_reentrant", [False, True])
 def test_checkpointed(op, by_hand, is_reentrant):
     inputs = tensors()
     with lowered():

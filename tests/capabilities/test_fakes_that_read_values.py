@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -66,8 +67,8 @@ def exported(op):
 WAYS = {"fake tensors": faked, "meta tensors": lambda op: op(X.to("meta")), "export": exported}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@each("way", WAYS)
+@each("op", OPS.values(), ids=OPS)
 def test_a_fake_that_reads_a_value_is_refused(op, way):
     with pytest.raises(FakeUnavailable, match="reads a value, and fake tensors have none") as caught:
         WAYS[way](op)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -123,7 +124,7 @@ def test_the_gradient_of_a_jagged_leaf_is_jagged():
     assert torch.equal(2 * x.detach().values(), x.grad.values())
 
 
-@pytest.mark.parametrize("shape", [(6, 3), (), (3,), (1, 3), (1, 1, 3), (2, 1, 3), (2, 1, 1)], ids=str)
+@each("shape", [(6, 3), (), (3,), (1, 3), (1, 1, 3), (2, 1, 3), (2, 1, 1)])
 def test_gradcheck_with_a_jagged_and_a_dense_tensor(shape):
     def function(x, y):
         return mul(jagged(x), jagged(y) if shape == (6, 3) else y).values()

@@ -9,6 +9,7 @@ import torch
 from expecttest import assert_expected_inline
 from log_wrapper import Log
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -243,10 +244,11 @@ def test_export_of_a_module_with_a_wrapped_parameter():
 # ----------------------------------------------------------------------------- gradients that nobody asked about
 
 
-@pytest.mark.parametrize("op", [pair, drop_in], ids=["by name", "drop-in"])
-@pytest.mark.parametrize("used", [0, 1])
-@pytest.mark.parametrize("make", [two, lambda *shape: Log(torch.rand(*shape)).requires_grad_()], ids=["Two", "Log"])
+@each("op", [pair, drop_in], ids=["by name", "drop-in"])
+@each("used", [0, 1])
+@each("make", [two, lambda *shape: Log(torch.rand(*shape)).requires_grad_()], ids=["Two", "Log"])
 def test_undefined_gradients_are_zeros_of_the_kind_of_the_output(make, used, op):
+    KINDS.clear()
     x = make(3)
     op(x)[used].sum().backward()
 
@@ -414,31 +416,6 @@ def test_a_rule_has_gradients_through_the_op():
     out.sum().backward()
 
     assert torch.equal(y.a.detach(), x.grad)
-
-
-def test_register_torch_dispatch_takes_a_class():
-    assert_expected_inline(
-        message(lambda: fresh("no_class").register_torch_dispatch(3, double)),
-        """\
-RegistrationError: kinds::no_class: register_torch_dispatch takes a class
-  expected   a subclass or a mode
-  found      3
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_a_rule_takes_five_arguments():
-    assert_expected_inline(
-        message(lambda: fresh("few").register_torch_dispatch(Shy, lambda cls, func: 0)),
-        """\
-RegistrationError: kinds::few: the torch_dispatch rule does not fit the schema: it takes 2 of 5 positional arguments
-  expected   (cls, func, types, args, kwargs)
-  found      (cls, func)
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         give it these parameters""",
-    )
 
 
 # ---------------------------------------------------------------------------------------------- what is refused

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from custom_autograd import FakeUnavailable, triton_op
 
-HOMES = ["custom_autograd", "torch.library"]
+HOMES = ["custom_autograd", pytest.param("torch.library", marks=pytest.mark.slow)]
 
 DECLARATION = """
 import json

@@ -2,8 +2,8 @@
 
 import math
 
-import pytest
 import torch
+from tables import each
 
 from custom_autograd.schema.arguments import fits, spell
 
@@ -38,21 +38,21 @@ MISFITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spelling", "value", "expected"), SPELLED, ids=str)
+@each(("spelling", "value", "expected"), SPELLED)
 def test_a_default_is_spelled(spelling, value, expected):
     assert expected == spell(spelling, value)
 
 
-@pytest.mark.parametrize(("spelling", "value"), NOT_SPELLED, ids=repr)
+@each(("spelling", "value"), NOT_SPELLED)
 def test_a_default_is_not_spelled(spelling, value):
     assert spell(spelling, value) is None
 
 
-@pytest.mark.parametrize(("spelling", "value"), [row[:2] for row in SPELLED] + NOT_SPELLED, ids=repr)
+@each(("spelling", "value"), [row[:2] for row in SPELLED] + NOT_SPELLED)
 def test_a_default_fits(spelling, value):
     assert fits(spelling, value)
 
 
-@pytest.mark.parametrize(("spelling", "value"), MISFITS, ids=repr)
+@each(("spelling", "value"), MISFITS)
 def test_a_default_does_not_fit(spelling, value):
     assert not fits(spelling, value)

@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import pytest
+from tables import each
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import (
@@ -32,7 +33,7 @@ CLASSES = (
 FACTS = {"expected": "one", "found": "two", "rule": "r.py:1", "declared": "d.py:2", "do": "that"}
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@each("kind", CLASSES)
 def test_an_error_holds_what_it_says(kind):
     error = kind("lib::op", "it is wrong", **FACTS)
 
@@ -40,8 +41,8 @@ def test_an_error_holds_what_it_says(kind):
     assert {"op": "lib::op", "problem": "it is wrong", **FACTS} == vars(error)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+@each("kind", CLASSES)
+@each("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_is_the_same_after_a_copy(kind, again):
     error = kind("lib::op", "it is wrong", **FACTS)
 

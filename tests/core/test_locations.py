@@ -2,8 +2,8 @@
 
 import functools
 
-import pytest
 import torch
+from tables import each
 
 from custom_autograd.core.locations import format_location, location_of, modules_of, unwrap
 
@@ -52,7 +52,7 @@ UNWRAPPED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("function", "expected"), UNWRAPPED.values(), ids=UNWRAPPED)
+@each(("function", "expected"), UNWRAPPED.values(), ids=UNWRAPPED)
 def test_what_is_behind_a_wrapper_is_found(function, expected):
     assert expected == unwrap(function)
 

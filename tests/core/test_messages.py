@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import LONGEST_VALUE, format_message, quote, show, suggest
@@ -68,7 +69,7 @@ def plain(x):
 LINE = plain.__code__.co_firstlineno
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "line"),
     [
         (plain, LINE),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, List, NewType, Optional, TypeVar, Unio
 import pytest
 import torch
 import typing_extensions
+from tables import each
 from torch import Tensor
 
 from custom_autograd.schema.annotations import resolve
@@ -55,7 +56,7 @@ RESOLVED = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "expected"), RESOLVED, ids=str)
+@each(("annotation", "expected"), RESOLVED)
 def test_an_annotation_stands_for(annotation, expected):
     assert expected == resolve(annotation)
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
-from custom_autograd.core.devices import IMPORT_BACKEND
+from custom_autograd.core.device_types import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.check import check
@@ -66,9 +67,7 @@ def test_global_random_state_is_neither_read_nor_changed():
     assert torch.equal(first, TensorFactory(seed=1)(4))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.uint8, torch.bool]
-)
+@each("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.uint8, torch.bool])
 def test_every_dtype_can_be_made_and_only_differentiable_ones_require_grad(dtype):
     tensor = TensorFactory()(3, 2, dtype=dtype)
 
@@ -122,7 +121,7 @@ def test_raises_keeps_the_device_types_on_which_it_does(on, types):
     assert types == sample.named("kept").error.device_types
 
 
-@pytest.mark.parametrize(
+@each(
     ("on", "advice"),
     [
         ("cud", f"did you mean 'cuda'? If not, {IMPORT_BACKEND}"),

@@ -6,6 +6,7 @@ from typing import Any, List, Literal, Optional, Tuple, Union  # noqa: UP035 - o
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd.schema.types import describe_supported, find_argument_type, find_return_spelling
@@ -77,12 +78,12 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("annotation", "expected"), SPELLINGS, ids=str)
+@each(("annotation", "expected"), SPELLINGS)
 def test_an_annotation_has_a_spelling(annotation, expected):
     assert expected == find_argument_type(annotation).spelling
 
 
-@pytest.mark.parametrize(("annotation", "expected"), SPELLINGS, ids=str)
+@each(("annotation", "expected"), SPELLINGS)
 def test_the_dispatcher_reads_every_spelling(annotation, expected):
     """What the parser calls a type is its own affair; that it takes it is ours."""
     argument = torch._C.parse_schema(f"f({expected} a) -> ()").arguments[0]
@@ -90,12 +91,12 @@ def test_the_dispatcher_reads_every_spelling(annotation, expected):
     assert "a" == argument.name
 
 
-@pytest.mark.parametrize("annotation", REFUSED, ids=str)
+@each("annotation", REFUSED)
 def test_an_annotation_without_a_spelling_is_found(annotation):
     assert find_argument_type(annotation) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("annotation", "expected"),
     [
         (Tensor, "Tensor"),
@@ -110,7 +111,6 @@ def test_an_annotation_without_a_spelling_is_found(annotation):
         (list[int], None),
         (dict, None),
     ],
-    ids=str,
 )
 def test_a_result_has_a_spelling_or_none(annotation, expected):
     assert expected == find_return_spelling(annotation)

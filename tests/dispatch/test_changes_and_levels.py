@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from tables import each
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
@@ -54,7 +55,7 @@ class TestAnotherKernel:
         assert (2, 2) == value(op, requires_grad=requires_grad)
 
     @pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")  # torch, at an override
-    @pytest.mark.parametrize("key", ["CPU", "AutogradCPU", "Autograd"])
+    @each("key", ["CPU", "AutogradCPU", "Autograd"])
     def test_of_somebody_else_runs_at_the_next_call(self, key, requires_grad):
         op = made("foreign")
         with torch.library._scoped_library("changes", "IMPL") as library:
@@ -289,7 +290,7 @@ def seen(kind: str, value: object) -> object:
     return type(SEEN[-1]).__name__, repr(SEEN[-1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 @settings(max_examples=150)
 @given(value=VALUES)
 def test_a_kernel_is_given_what_the_dispatcher_gives_it(kind, value):

@@ -15,6 +15,7 @@ from custom_autograd import custom_op
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.execution.proofs import through_dispatcher
 from custom_autograd.execution.source import Source
+from custom_autograd.native.loading import library
 
 NUMBERS = itertools.count()
 PARTS = {"_kernel", "recording", "_autograd"}
@@ -41,6 +42,7 @@ def test_a_call_through_the_dispatcher_needs_all_parts(op, generated_python):
     assert PARTS == parts_of(op)
 
 
+@pytest.mark.skipif(library.module is None, reason=library.reason)
 def test_a_native_call_with_gradients_and_its_backward_need_no_part(op):
     for _ in range(3):
         op(torch.ones(2, requires_grad=True), torch.ones(2)).backward(torch.ones(2))
@@ -54,6 +56,20 @@ def test_the_call_that_compilers_trace_is_generated_when_they_do(op, fresh_compi
     found = torch.compile(lambda x: op(x, y=y) + 1, backend="aot_eager", fullgraph=True)(x)
 
     assert [4.0, 4.0] == found.tolist()
+
+
+def test_a_compiler_that_traced_the_generated_call_traces_again_after_a_new_rule(op, fresh_compiler, generated_python):
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2)
+    compiled = torch.compile(lambda x: op(x, y), backend="aot_eager", fullgraph=True)
+    found = []
+    for factor in (2, 3, 4):
+        op(x, y)
+        op.register_backward(lambda grad, factor=factor: (grad * factor, None), replace=True)
+        for _ in range(2):
+            found.append(torch.autograd.grad(compiled(x).sum(), x)[0].tolist())
+            op(x, y)
+
+    assert [[factor * 1.0] * 2 for factor in (2, 2, 3, 3, 4, 4)] == found
 
 
 def test_the_dispatcher_below_autograd_needs_the_kernel(op):

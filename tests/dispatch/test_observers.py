@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.profiler import ExecutionTraceObserver
 
@@ -145,8 +146,8 @@ def test_a_profiler_of_python_observes_every_call(x):
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # torch 2.11
-@pytest.mark.parametrize("calls", [1, 4])
-@pytest.mark.parametrize("name", ["double", "overload", "product", "add_"])
+@each("calls", [1, 4])
+@each("name", ["double", "overload", "product", "add_"])
 def test_a_recorded_call_is_one_event_with_the_number_of_its_backward(name, calls):
     leaf = ones(3)
     if name == "add_":

@@ -104,7 +104,14 @@ TYPE_SCHEMA = "(Tensor x, str? table=None, str?[]? more=None) -> Tensor\n"
         pytest.param(
             "add-a-check", "verification/checks/finite.py", CHECK_IMPORTS, USE_CHECK, "['finite']\n", marks=SLOW
         ),
-        ("add-a-capability", "capabilities/profiler.py", None, USE_CAPABILITY, "derived: extending::cube.backward\n"),
+        pytest.param(
+            "add-a-capability",
+            "capabilities/profiler.py",
+            None,
+            USE_CAPABILITY,
+            "derived: extending::cube.backward\n",
+            marks=SLOW,
+        ),
         pytest.param("add-an-argument-type", None, None, USE_TYPE, TYPE_SCHEMA, marks=SLOW),
     ],
     ids=["kernel language", "check", "capability", "argument type"],

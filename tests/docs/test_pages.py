@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 from generate import api, gallery, markup, measurements, memory, verification
+from tables import each
 
 from custom_autograd import CustomOp, Report, Result
 
@@ -155,7 +156,7 @@ def test_the_verdict_of_an_op_that_the_report_does_not_have():
     assert "not verified in this build" == verification.verdict(verification.results_of(report, "ns::other"))
 
 
-@pytest.mark.parametrize("name", api.MODULES)
+@each("name", api.MODULES)
 def test_every_public_name_is_in_the_reference(name):
     page = api.pages()[f"reference/{api.MODULES[name]}.md"]
     public = importlib.import_module(name).__all__

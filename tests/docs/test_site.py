@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from filelock import FileLock
@@ -133,6 +133,25 @@ def test_a_dead_link_and_a_dead_place_are_noticed(tmp_path):
     assert ["page.html -> gone.html", "page.html -> #nowhere", "page.html -> file:line"] == dead_links(tmp_path, page)
 
 
+def test_llms_txt_leads_to_every_page(site):
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[.+\]\((.+\.html)\): .+$", text, re.M)
+    pages = {path.relative_to(site).as_posix() for path in pages_of(site)}
+
+    assert text.startswith("# custom_autograd\n\n> Custom operators for PyTorch that are correct in every mode.\n\n## ")
+    assert sorted(pages - {"index.html", "search.html", "genindex.html", "py-modindex.html"}) == sorted(listed)
+
+
+@pytest.mark.parametrize("word", ["gradient", "wrong", "shape", "gradienterror", "contigu", "dispatch"])
+def test_the_index_of_the_search_has_the_words_of_errors(site, word):
+    """Without a browser. The index has the stems of words; those of headings are in a table of their own."""
+    index = json.loads((site / "searchindex.js").read_text(encoding="utf-8").removeprefix("Search.setIndex(")[:-1])
+    found = [index[table].get(word, []) for table in ("terms", "titleterms")]
+    pages = [page for each in found for page in (each if isinstance(each, list) else [each])]
+
+    assert index["docnames"].index("reference/errors") in pages
+
+
 def test_nothing_is_loaded_from_elsewhere(site):
     loaded = [address for path in pages_of(site) for address in parsed(path).loaded if is_elsewhere(address)]
     styles = [file for file in site.rglob("*.css") if ELSEWHERE.search(file.read_text(encoding="utf-8"))]
@@ -212,16 +231,24 @@ def test_the_navigation_has_its_parts(chromium, site):
         chromium, "[...document.querySelectorAll('.sidebar-tree .caption-text')].map(a => a.textContent).join(' | ')"
     )
 
-    guides = "Rules and arguments | Modes and transforms | Kernels | Verification | Deployment"
-    assert f"Start | {guides} | Gallery | Extending | Reference | Explanation" == captions
+    guides = "Describe an op | Write gradients | Compile and transform | Make it fast | Verify | Share and deploy"
+    assert f"Start | Gallery | Migrate | {guides} | Extend | Reference | Explanation" == captions
 
 
-def test_the_search_finds_an_op_of_the_gallery(chromium, site):
-    open_page(chromium, (site / "search.html").as_uri() + "?q=rms_norm")
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("rms_norm", "gallery/rms_norm.html"),
+        ("the gradient of 'weight' has the wrong shape", "reference/errors.html"),
+        ("no kernel for device type 'cpu' accepts these arguments", "reference/errors.html"),
+    ],
+)
+def test_the_search_finds_ops_and_texts_of_errors(chromium, site, words, page):
+    open_page(chromium, (site / "search.html").as_uri() + f"?q={quote(words)}")
 
     found = wait_for(chromium, "[...document.querySelectorAll('#search-results li a')].map(a => a.href).join(' ')")
 
-    assert "gallery/rms_norm.html" in found
+    assert page in found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import GradientUnavailable
@@ -80,8 +81,8 @@ WAYS = {
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", OPS)
+@each("way", WAYS)
+@each("name", OPS)
 def test_second_derivatives_follow_what_setup_context_computes(name, way):
     torch.testing.assert_close(WAYS[way](lambda x: call(name, x)), torch.full_like(X, 8))
 
@@ -106,8 +107,8 @@ REFUSED = ("eager", "autograd.functional")
 
 
 @pytest.mark.usefixtures("both_calls")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", FROM_OUTPUTS)
+@each("way", WAYS)
+@each("name", FROM_OUTPUTS)
 def test_second_derivatives_follow_what_setup_context_computes_from_outputs_or_raise(name, way):
     if way in REFUSED:
         with pytest.raises(GradientUnavailable, match="what setup_context computes from an output"):

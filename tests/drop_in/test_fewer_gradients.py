@@ -6,6 +6,7 @@ arguments that equal their defaults. Here it returns as many in every call.
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -98,8 +99,8 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("function", "backward", "arrange"), ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("library", LIBRARIES)
+@each(("function", "backward", "arrange"), ROWS.values(), ids=ROWS)
+@each("library", LIBRARIES)
 def test_a_call_that_leaves_defaults_out(library, function, backward, arrange):
     x, w = inputs()
     declare(library, function, backward)(*arrange(x, w)).sum().backward()
@@ -107,8 +108,8 @@ def test_a_call_that_leaves_defaults_out(library, function, backward, arrange):
     assert [6.0, 4.0] == [x.grad.item(), w.grad.item()]
 
 
-@pytest.mark.parametrize(("function", "backward", "arrange"), ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("setup", [setup, parked], ids=["quick", "general"])
+@each(("function", "backward", "arrange"), ROWS.values(), ids=ROWS)
+@each("setup", [setup, parked], ids=["quick", "general"])
 def test_a_call_that_gives_another_value(function, backward, arrange, setup):
     x, w = inputs()
     declare("custom_autograd", function, backward, setup)(*arrange(x, w), k=5).sum().backward()
@@ -145,10 +146,10 @@ def test_an_optional_tensor_that_needs_a_gradient_raises(setup):
         result.sum().backward()
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("returned", [lambda x, w: x, lambda x, w: (x,), lambda x, w: None, lambda x, w: ()],
+@each("library", LIBRARIES)
+@each("returned", [lambda x, w: x, lambda x, w: (x,), lambda x, w: None, lambda x, w: ()],
                          ids=["tensor", "tuple of one", "None", "empty"])  # fmt: skip
-@pytest.mark.parametrize("needs", [True, False])
+@each("needs", [True, False])
 def test_an_argument_without_a_default_is_never_left_out(library, returned, needs):
     op = declare(library, scaled, lambda ctx, grad: returned(*both(ctx, grad)))
     result = op(torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=needs))
@@ -190,7 +191,7 @@ BOXED = {
 }
 
 
-@pytest.mark.parametrize(("returned", "found"), BOXED.values(), ids=BOXED)
+@each(("returned", "found"), BOXED.values(), ids=BOXED)
 def test_an_op_with_containers(returned, found):
     op = custom_op("fewer_gradients::boxed", boxed)
     op.register_autograd(lambda ctx, grad: returned(*both(ctx, grad)), setup_context=boxed_setup)

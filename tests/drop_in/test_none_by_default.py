@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -31,8 +32,8 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("args", "kwargs", "expected"), CALLS)
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
+@each(("args", "kwargs", "expected"), CALLS)
+@each("backend", [None, "aot_eager"])
 def test_arguments_may_be_left_out(args, kwargs, expected, backend):
     call = shifted if backend is None else torch.compile(shifted, backend=backend, fullgraph=True)
 
@@ -45,8 +46,8 @@ def test_a_tensor_that_is_given_has_a_gradient():
     assert [[14.0, 1.0], [14.0, 1.0], [8.0, 14.0]] == [one.tolist() for one in found]
 
 
-@pytest.mark.parametrize("custom_op", [custom_op, torch.library.custom_op], ids=["ours", "torch"])
-@pytest.mark.parametrize("kind", [Tensor, int, float, bool, str])
+@each("custom_op", [custom_op, torch.library.custom_op], ids=["ours", "torch"])
+@each("kind", [Tensor, int, float, bool, str])
 def test_the_op_of_torch_ops_may_be_called_without_it(custom_op, kind):
     def left_out(x, by=None):
         return x.clone() if by is None else -x

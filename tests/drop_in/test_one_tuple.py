@@ -4,6 +4,7 @@ import typing
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, Sample, custom_op
@@ -124,8 +125,8 @@ class Module(torch.nn.Module):
         return self.op(x)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@each("way", WAYS)
+@each("op", OPS.values(), ids=OPS)
 def test_every_mode_returns_a_tuple_of_one(op, way):
     make, expected = WAYS[way]
     for _ in range(3):  # the first call proves what the later ones rely on

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor, vmap
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
@@ -40,8 +41,8 @@ def declare(library, function, rule, name="vmap"):
     return op
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("rest", [(), (None,), (None, 2)], ids=str)
+@each("library", LIBRARIES)
+@each("rest", [(), (None,), (None, 2)])
 def test_a_call_that_leaves_defaults_out(library, rest):
     op = declare(library, shifted, short)
 
@@ -127,7 +128,7 @@ def test_a_rule_that_takes_everything_gets_everything():
     assert [((0, 0, None, None), 4, {}), ((0, 0), 2, {"scale": 1.0, "flip": False})] == seen
 
 
-@pytest.mark.parametrize(
+@each(
     "rule",
     [lambda info, in_dims, x: x, lambda info, in_dims: None, lambda x: x, lambda info, in_dims, x, w, *, other: x,
      lambda info, in_dims, x, w, k: x, lambda info, in_dims, x, w, bias, k, more: x],

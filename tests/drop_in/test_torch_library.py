@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._library.effects import EffectType
@@ -48,7 +49,7 @@ def by_overload(op):
 
 WAYS = {"object": by_object, "name": by_name, "overload": by_overload}
 way_of = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-when = pytest.mark.parametrize("is_called_first", [False, True], ids=["before the first call", "after calls"])
+when = each("is_called_first", [False, True], ids=["before the first call", "after calls"])
 
 
 def prepared(is_called_first):
@@ -256,9 +257,7 @@ def test_every_member_of_torchs_object_is_there():
         getattr(ours, name)
 
 
-@pytest.mark.parametrize(
-    "name", ["_schema", "_tags", "_is_inplace", "_is_out", "_out_kwarg_names", "_used_triton_kernels"]
-)
+@each("name", ["_schema", "_tags", "_is_inplace", "_is_out", "_out_kwarg_names", "_used_triton_kernels"])
 def test_a_member_has_the_value_that_torchs_object_has(name):
     if not hasattr(THEIRS, name):
         pytest.skip(f"the object of this torch has no {name}")

@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, RegistrationError, custom_op
@@ -48,8 +49,8 @@ def keep_k(ctx, inputs, output):
     ctx.k = inputs[1]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("custom_op", [custom_op, torch.library.custom_op], ids=["ours", "torch"])
+@each("kernel", KERNELS)
+@each("custom_op", [custom_op, torch.library.custom_op], ids=["ours", "torch"])
 def test_a_kernel_takes_what_its_code_takes(custom_op, kernel):
     name = f"wrapped_{custom_op.__module__.partition('.')[0]}::{kernel.__name__}"
     op = custom_op(name, mutates_args=(), schema=SCHEMA)(kernel)

@@ -1,11 +1,12 @@
 """alibi_bias, by value, against the paper's formula, element by element."""
 
 import math
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
 from gallery_values import BUDGETS, dtypes, interpreted, load, needs_compiler, random
@@ -25,31 +26,37 @@ def slope(heads: int, head: int) -> float:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize(("heads", "length"), SIZES)
+@each(("heads", "length"), SIZES)
 @dtypes
 def test_values(kernel, heads: int, length: int, dtype: torch.dtype) -> None:
     assert_values(kernel(heads, length, dtype=dtype), dtype, 1)
 
 
 @interpreted
-@pytest.mark.parametrize(("heads", "length"), SIZES)
+@each(("heads", "length"), SIZES)
 @dtypes
 def test_triton_kernel_interpreted(heads: int, length: int, dtype: torch.dtype) -> None:
     """Triton's interpreter truncates bfloat16: hence two roundings."""
     assert_values(alibi.alibi_bias_cuda(heads, length, dtype=dtype, device=None), dtype, 2)
 
 
-def assert_values(found: Tensor, dtype: torch.dtype, roundings: int) -> None:
-    """Against the formula, element by element."""
-    heads, length, _ = found.shape
+@cache
+def formula(heads: int, length: int) -> Tensor:
+    """The bias in float64."""
     expected = torch.full((heads, length, length), -torch.inf, dtype=torch.float64)
     for head in range(heads):
         for query in range(length):
             for key in range(query + 1):
                 expected[head, query, key] = -slope(heads, head) * (query - key)
+    return expected
+
+
+def assert_values(found: Tensor, dtype: torch.dtype, roundings: int) -> None:
+    """Against the formula, element by element."""
+    heads, length, _ = found.shape
 
     assert dtype == found.dtype
-    torch.testing.assert_close(found.double(), expected, rtol=roundings * BUDGETS[dtype], atol=0)
+    torch.testing.assert_close(found.double(), formula(heads, length), rtol=roundings * BUDGETS[dtype], atol=0)
 
 
 def test_the_device_is_chosen_by_argument() -> None:
@@ -72,21 +79,20 @@ def test_compiled() -> None:
     torch.testing.assert_close(compiled(q, k, v), attention(q, k, v))
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({"heads": -1, "length": 2}, "must be at least 0; found -1 and 2"),
         ({"heads": 2, "length": 2, "dtype": torch.int64}, "'dtype' must be one of .*; found torch.int64"),
         ({"heads": 2, "length": 2, "dtype": torch.float8_e5m2}, "'dtype' must be one of .*; found torch.float8_e5m2"),
     ],
-    ids=["size", "integer", "float8"],
 )
 def test_arguments_that_do_not_fit(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         alibi.alibi_bias(**arguments)
 
 
-@pytest.mark.parametrize("form", [alibi.alibi_bias, alibi.alibi_bias.__wrapped__], ids=["op", "reference"])
+@each("form", [alibi.alibi_bias, alibi.alibi_bias.__wrapped__])
 def test_no_length_needs_no_slopes(form) -> None:
     """Of 2^33 heads the slopes alone would be 64 GB."""
     assert (2**33, 0, 0) == form(2**33, 0).shape

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gallery_values import dtypes, interpreted, layouts, load, needs_compiler, random
+from gallery_values import assert_derivatives, dtypes_in_layouts, interpreted, load, needs_compiler, random
 
 gallery = load("dropout")
 dropout = gallery.dropout
@@ -42,7 +43,7 @@ def test_words_are_those_of_random123() -> None:
     assert [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8] == words
 
 
-@pytest.mark.parametrize("p", [0.1, 1 - 2**-40])
+@each("p", [0.1, 1 - 2**-40])
 def test_mask_is_that_of_the_docstring(p: float) -> None:
     x = random(1038, dtype=torch.float64)
     expected = torch.where(kept_by_hand(1038, p), x / (1 - p), 0)
@@ -50,7 +51,7 @@ def test_mask_is_that_of_the_docstring(p: float) -> None:
     torch.testing.assert_close(dropout(x, p, SEED), expected)
 
 
-@pytest.mark.parametrize("size", [1, 173, 600])
+@each("size", [1, 173, 600])
 def test_parts_with_their_offsets_drop_what_the_whole_drops(size: int) -> None:
     x = random(1300, dtype=torch.float32)
     parts = [dropout(part, 0.5, SEED, at * size) for at, part in enumerate(x.split(size))]
@@ -66,11 +67,10 @@ def test_gradient_of_a_part_has_the_mask_of_its_offset() -> None:
 
 
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("p", [0.25, 1.0])
-@pytest.mark.parametrize("offset", OFFSETS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@dtypes_in_layouts
+@each("p", [0.25, 1.0])
+@each("offset", OFFSETS)
+@each("shape", SHAPES)
 def test_cpp_equals_reference_bit_for_bit(
     shape: tuple[int, ...], offset: int, p: float, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
@@ -83,9 +83,9 @@ def test_cpp_equals_reference_bit_for_bit(
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
-@pytest.mark.parametrize("offset", OFFSETS)
+@each("dtype", [torch.float64, torch.float32, torch.float16])
+@each("p", [0.0, 0.25, 1.0])
+@each("offset", OFFSETS)
 def test_triton_equals_reference_bit_for_bit(offset: int, p: float, dtype: torch.dtype) -> None:
     x = random(2, 3, 173, dtype=dtype)
 
@@ -113,17 +113,11 @@ def test_seeds_give_masks_that_are_independent() -> None:
     assert abs((first == second).double().mean() - 0.5) < 0.01
 
 
-@pytest.mark.parametrize("p", [0.3, 1.0])
+@each("p", [0.3, 1.0])
 def test_derivatives_are_those_of_a_fixed_mask(p: float) -> None:
-    x, tangent = random(5, 7, dtype=torch.float64), random(5, 7, dtype=torch.float64, seed=1)
-    mask = dropout.__wrapped__(torch.ones_like(x), p, SEED)
+    mask = dropout.__wrapped__(torch.ones(3, 4, dtype=torch.float64), p, SEED)
 
-    def squares(x: Tensor) -> Tensor:
-        return dropout(x, p, SEED).square().sum()
-
-    torch.testing.assert_close(torch.func.grad(squares)(x), 2 * mask**2 * x)
-    torch.testing.assert_close(torch.func.hessian(squares)(x).view(35, 35), torch.diag((2 * mask**2).flatten()))
-    torch.testing.assert_close(torch.func.jvp(squares, (x,), (tangent,))[1], (2 * mask**2 * x * tangent).sum())
+    assert_derivatives(lambda x: dropout(x, p, SEED), lambda x: mask * x, random(3, 4, dtype=torch.float64))
 
 
 def test_nothing_of_the_size_of_x_is_saved() -> None:
@@ -134,7 +128,7 @@ def test_nothing_of_the_size_of_x_is_saved() -> None:
     assert [1] == sizes
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@each("use_reentrant", [False, True])
 def test_checkpoint_replays_the_mask_without_the_state_of_generators(use_reentrant: bool) -> None:
     """F.dropout under the same conditions draws another mask in the backward."""
 
@@ -181,7 +175,7 @@ def test_vmap_over_seeds_gives_each_its_mask() -> None:
     assert torch.equal(torch.stack([dropout(*pair) for pair in zip(x, [0.5] * 3, seeds, strict=True)]), found)
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "p", "seed", "message"),
     [
         (torch.ones(2), -0.1, SEED, r"'p' must be a probability in \[0, 1\], not -0.1"),

@@ -1,14 +1,14 @@
 """fft_conv against the direct convolution in float64: values, derivatives to second order, tangents, refusals."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, layouts, load, random
+from gallery_values import BUDGETS, assert_derivatives, assert_near, dtypes, dtypes_in_layouts, load, random
 
 conv = load("fft_conv")
 fft_conv = conv.fft_conv
@@ -33,9 +33,8 @@ def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     return function(*inputs).square().sum()
 
 
-@dtypes
-@layouts
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@dtypes_in_layouts
+@each("sizes", SIZES)
 def test_values(sizes: tuple[int, int, int, int], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     u, filter, skip = (layout(x) for x in made(*sizes, dtype=dtype))
 
@@ -48,7 +47,7 @@ def test_values(sizes: tuple[int, int, int, int], layout: Callable[[Tensor], Ten
 
 
 @dtypes
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@each("sizes", SIZES)
 def test_gradient_kernel(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
     u, filter, _ = made(*sizes, dtype=dtype)
     g = random(*u.shape, dtype=dtype, seed=4)
@@ -70,15 +69,10 @@ def test_parts_of_channels() -> None:
     torch.testing.assert_close(found, conv.fft_conv_grad.__wrapped__(u, u.cos(), filter))
 
 
-@pytest.mark.parametrize("count", [2, 3], ids=["without skip", "with skip"])
+@each("count", [2, 3])
 def test_derivatives(count: int) -> None:
-    """Gradients and hessians with respect to all, which go through the gradient's own gradient."""
-    inputs = made(2, 2, 4, 3)[:count]
-    which = tuple(range(count))
-
-    for transform in (torch.func.grad, torch.func.hessian):
-        found = transform(partial(squares, fft_conv), argnums=which)(*inputs)
-        torch.testing.assert_close(found, transform(partial(squares, direct), argnums=which)(*inputs))
+    """With respect to all, without and with skip: they go through the gradient's own gradient."""
+    assert_derivatives(fft_conv, direct, *made(2, 2, 4, 3)[:count])
 
 
 def test_third_derivative() -> None:
@@ -94,7 +88,7 @@ def test_third_derivative() -> None:
     torch.testing.assert_close(third(fft_conv), third(direct))
 
 
-@pytest.mark.parametrize("frozen", ["u", "filter", "skip"])
+@each("frozen", ["u", "filter", "skip"])
 def test_gradients_where_one_input_is_frozen(frozen: str) -> None:
     """Without a gradient of the filter the rule convolves backwards in time."""
     named = dict(zip(("u", "filter", "skip"), made(2, 3, 5, 4), strict=True))
@@ -103,24 +97,6 @@ def test_gradients_where_one_input_is_frozen(frozen: str) -> None:
     found = torch.autograd.grad(squares(fft_conv, *named.values()), wanted)
 
     torch.testing.assert_close(found, torch.autograd.grad(squares(direct, *named.values()), wanted))
-
-
-def test_tangents() -> None:
-    inputs, tangents = made(2, 3, 5, 4), tuple(x.cos() for x in made(2, 3, 5, 4))
-
-    found = torch.func.jvp(fft_conv, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(direct, inputs, tangents))
-
-
-def test_compiled() -> None:
-    inputs = [x.requires_grad_() for x in made(2, 3, 5, 4)]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(squares, fft_conv), fullgraph=True, backend="aot_eager", dynamic=True)
-
-    found = torch.autograd.grad(compiled(*inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(direct, *inputs), inputs))
 
 
 def test_output_is_causal() -> None:
@@ -159,7 +135,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("arguments", REFUSED.values(), ids=REFUSED)
+@each("arguments", REFUSED.values())
 def test_refused(arguments: tuple[Tensor, ...]) -> None:
     with pytest.raises(ValueError, match=r"gallery::fft_conv: ('\w+' must be \(|expected a filter of 1 tap or more)"):
         fft_conv(*arguments)

@@ -1,14 +1,14 @@
 """fixed_point and linear_fixed_point: that they solve, derivatives against ones through the iterations, refusals."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, load, random, transposed
+from gallery_values import BUDGETS, assert_derivatives, assert_near, dtypes, load, random, transposed
 
 module = load("fixed_point")
 fixed_point, linear_fixed_point = module.fixed_point, module.linear_fixed_point
@@ -35,13 +35,9 @@ def solved(weight: Tensor, slope: Tensor, source: Tensor) -> Tensor:
     return torch.linalg.solve(system, (slope * source).unsqueeze(-1)).squeeze(-1)
 
 
-def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    return function(*inputs).square().sum()
-
-
 @dtypes
-@pytest.mark.parametrize("layout", [Tensor.contiguous, transposed], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("leading", [(), (2,)], ids=str)
+@each("layout", [Tensor.contiguous, transposed])
+@each("leading", [(), (2,)])
 def test_values(leading: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     """16 units in the last place of change are up to 1 / (1 - 0.7) as many of error."""
     weight, drive = (layout(x) for x in made(*leading, dtype=dtype))
@@ -67,36 +63,12 @@ OPS = {
     "fixed_point": (fixed_point, unrolled, made()),
     "linear_fixed_point": (linear_fixed_point, solved, (made()[0], SLOPE, made()[1])),
 }
-ops = pytest.mark.parametrize(("op", "reference", "inputs"), OPS.values(), ids=OPS)
 
 
-@ops
+@each(("op", "reference", "inputs"), OPS.values())
 def test_derivatives(op, reference, inputs) -> None:
-    """Gradients and hessians with respect to all: implicit ones against ones through the iterations."""
-    which = tuple(range(len(inputs)))
-    for transform in (torch.func.grad, torch.func.hessian):
-        found = transform(partial(squares, op), argnums=which)(*inputs)
-        torch.testing.assert_close(found, transform(partial(squares, reference), argnums=which)(*inputs))
-
-
-@ops
-def test_tangents(op, reference, inputs) -> None:
-    tangents = tuple(x.cos() for x in inputs)
-
-    found = torch.func.jvp(op, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(reference, inputs, tangents))
-
-
-@ops
-def test_compiled(op, reference, inputs) -> None:
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(squares, op), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*leaves), leaves)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(reference, *leaves), leaves))
+    """Implicit derivatives are those through the iterations."""
+    assert_derivatives(op, reference, *inputs)
 
 
 def test_layer_of_the_paper() -> None:
@@ -131,7 +103,7 @@ def test_tiny_gradients_converge_too() -> None:
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize(("batch", "features"), [(0, 5), (3, 0)], ids=["no rows", "no features"])
+@each(("batch", "features"), [(0, 5), (3, 0)])
 def test_empty(batch: int, features: int) -> None:
     assert (batch, features) == fixed_point(torch.ones(features, features), torch.ones(batch, features)).shape
 
@@ -160,7 +132,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("arguments", REFUSED.values(), ids=REFUSED)
+@each("arguments", REFUSED.values())
 def test_refused(arguments: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match=r"gallery::fixed_point: ('\w+' must be \(|expected one real dtype; found)"):
         fixed_point(*arguments)

@@ -7,12 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from custom_autograd.core.errors import ShapeError
 from gallery_values import (
     BUDGETS,
+    assert_derivatives,
     assert_near,
     dtypes,
     interpreted,
@@ -42,11 +44,9 @@ SHAPES: dict[str, Shape] = {
     "no batch": (0, 2, 2, 3, 5, 4, 4, None),
     "no features": (1, 2, 2, 3, 5, 0, 4, None),
 }
-shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-small_shapes = pytest.mark.parametrize(
-    "shape", [(1, 2, 1, 3, 4, 3, 2, "b"), (1, 2, 2, 4, 2, 2, 3, "q"), (2, 1, 1, 2, 2, 2, 2, None)], ids=str
-)
-causality = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+shapes = each("shape", SHAPES.values())
+small_shapes = each("shape", [(1, 2, 1, 3, 4, 3, 2, "b"), (1, 2, 2, 4, 2, 2, 3, "q"), (2, 1, 1, 2, 2, 2, 2, None)])
+causality = each("causal", [False, True])
 
 
 def by_length(tensor: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def exact_lse(q: Tensor, k: Tensor, bias: Tensor | None, *, causal: bool, scale:
 @needs_compiler
 @dtypes
 @causality
-@pytest.mark.parametrize("layout", [Tensor.contiguous, by_length, strided], ids=lambda f: f.__name__)
+@each("layout", [Tensor.contiguous, by_length, strided])
 @shapes
 def test_output(shape: Shape, layout: Callable[[Tensor], Tensor], causal: bool, dtype: torch.dtype) -> None:
     q, k, v, bias = made(shape, dtype)
@@ -186,52 +186,16 @@ def test_nothing_of_the_size_of_the_scores_is_saved() -> None:
     assert 2 * 300 * 4 == max(sizes)
 
 
-def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """A scalar with first and second derivatives."""
-    return function(*inputs).square().sum()
+@causality
+@small_shapes
+def test_derivatives(shape: Shape, causal: bool) -> None:
+    """The saved out and lse depend on the inputs: their share is in every block of the Hessian."""
+    inputs = [tensor for tensor in made(shape, torch.float64) if tensor is not None]
 
-
-def functions(*, causal: bool) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     def reference(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
         return flash.flash_attention.__wrapped__(q, k, v, bias, causal=causal)[0]
 
-    return partial(flash.flash_attention, causal=causal), reference
-
-
-@causality
-@small_shapes
-def test_second_derivatives(shape: Shape, causal: bool) -> None:
-    """The saved out and lse depend on the inputs: their share is in every block of the Hessian."""
-    inputs = [tensor for tensor in made(shape, torch.float64) if tensor is not None]
-    op, reference = functions(causal=causal)
-    which = tuple(range(len(inputs)))
-
-    found = torch.func.hessian(partial(squares, op), argnums=which)(*inputs)
-
-    torch.testing.assert_close(found, torch.func.hessian(partial(squares, reference), argnums=which)(*inputs))
-
-
-@causality
-@small_shapes
-def test_tangents(shape: Shape, causal: bool) -> None:
-    inputs = tuple(tensor for tensor in made(shape, torch.float64) if tensor is not None)
-    tangents = tuple(random(*tensor.shape, dtype=torch.float64, seed=9) for tensor in inputs)
-    op, reference = functions(causal=causal)
-
-    found = torch.func.jvp(op, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(reference, inputs, tangents))
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled() -> None:
-    """Forward and backward, as one graph each."""
-    inputs = [tensor.requires_grad_() for tensor in made((1, 4, 2, 5, 7, 4, 3, "b"), torch.float64)]
-    compiled = torch.compile(partial(flash.flash_attention, causal=True), backend="aot_eager", fullgraph=True)
-    found = torch.autograd.grad(squares(compiled, *inputs), inputs)
-
-    expected = torch.autograd.grad(squares(partial(flash.flash_attention, causal=True), *inputs), inputs)
-    torch.testing.assert_close(found, expected)
+    assert_derivatives(partial(flash.flash_attention, causal=causal), reference, *inputs)
 
 
 def test_arguments_that_do_not_fit() -> None:
@@ -322,23 +286,18 @@ def test_packed_sequences(causal: bool, dtype: torch.dtype) -> None:
 
 
 @causality
-def test_second_derivatives_of_packed_sequences(causal: bool) -> None:
+def test_derivatives_of_packed_sequences(causal: bool) -> None:
     shapes = (4, 2, 2), (5, 1, 2), (5, 1, 3)
     inputs = tuple(random(*shape, dtype=torch.float64, seed=n) for n, shape in enumerate(shapes))
-    ends = torch.tensor([0, 1, 4]), torch.tensor([0, 3, 5])
+    ends = {"cu_seqlens_q": torch.tensor([0, 1, 4]), "cu_seqlens_k": torch.tensor([0, 3, 5]), "causal": causal}
 
-    def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return varlen.flash_attention_varlen.__wrapped__(q, k, v, *ends, causal=causal)[0]
+    def reference(*inputs: Tensor) -> Tensor:
+        return varlen.flash_attention_varlen.__wrapped__(*inputs, **ends)[0]
 
-    def op(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return varlen.flash_attention_varlen(q, k, v, *ends, causal=causal)
-
-    found = torch.func.hessian(partial(squares, op), argnums=(0, 1, 2))(*inputs)
-
-    torch.testing.assert_close(found, torch.func.hessian(partial(squares, reference), argnums=(0, 1, 2))(*inputs))
+    assert_derivatives(partial(varlen.flash_attention_varlen, **ends), reference, *inputs)
 
 
-@pytest.mark.parametrize("ends", [[0, 5, 3, 133], [1, 133], [0, 132], [0, 134], [0, 2**40, 133]], ids=str)
+@each("ends", [[0, 5, 3, 133], [1, 133], [0, 132], [0, 134], [0, 2**40, 133]])
 def test_ends_that_do_not_rise_to_the_number_of_rows(ends: list[int]) -> None:
     keys = torch.linspace(0, 140, len(ends)).long()
     with pytest.raises(ValueError, match="'cu_seqlens_q' must rise from 0 to the number of rows, 133; found"):
@@ -366,7 +325,7 @@ def products_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-NARROW = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+NARROW = each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 TRITON_SHAPES: dict[str, tuple[Shape, bool]] = {
     "several blocks, grouped": ((1, 2, 1, 66, 67, 20, 9, None), True),
     "fewer keys, bias of each score": ((1, 1, 1, 5, 3, 16, 32, ""), True),
@@ -378,7 +337,7 @@ TRITON_SHAPES: dict[str, tuple[Shape, bool]] = {
 @interpreted
 @pytest.mark.usefixtures("products_of_bfloat16")
 @NARROW
-@pytest.mark.parametrize(("shape", "causal"), TRITON_SHAPES.values(), ids=TRITON_SHAPES)
+@each(("shape", "causal"), TRITON_SHAPES.values())
 def test_triton_kernels_interpreted(shape: Shape, causal: bool, dtype: torch.dtype) -> None:
     """Weights are rounded before they multiply values, and the interpreter truncates bfloat16: some roundings more."""
     q, k, v, bias = made(shape, dtype)
@@ -429,7 +388,7 @@ def test_triton_kernels_stay_inside_whatever_the_ends_say() -> None:
     assert 0 == int(short[3:].count_nonzero())
 
 
-@pytest.mark.parametrize("ends", [[0, 7, 4], [1, 2, 4], [0, 1, 3]], ids=str)
+@each("ends", [[0, 7, 4], [1, 2, 4], [0, 1, 3]])
 def test_ends_that_do_not_rise_in_a_batch(ends: list[int]) -> None:
     """The reference, which is mapped, raises for an index out of bounds; then the calls are made one by one."""
     q, ends_k = torch.ones(2, 4, 1, 3), torch.tensor([0, 2, 4])
@@ -451,7 +410,7 @@ def test_strided_ends() -> None:
     assert torch.equal(expected_grad, grad)
 
 
-@pytest.mark.parametrize("name", ["dense", "packed"])
+@each("name", ["dense", "packed"])
 def test_autocast_does_not_reach_the_reference(name: str) -> None:
     q, k, v = (random(1, 2, 5, 4, dtype=torch.float32, seed=seed).requires_grad_() for seed in range(3))
     ends = torch.tensor([0, 2, 5])

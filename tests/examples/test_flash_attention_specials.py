@@ -2,8 +2,8 @@
 
 import math
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from gallery_values import assert_near, interpreted, load, needs_compiler, random
@@ -13,8 +13,8 @@ varlen = load("flash_attention_varlen")
 grads, varlen_grads = load("flash_attention_grad"), load("flash_attention_varlen_grad")
 
 SHAPES = {"q": (1, 2, 3, 4), "k": (1, 1, 70, 4), "v": (1, 1, 70, 5), "bias": (3, 70)}  # keys of more than one block
-specials = pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf], ids=str)
-everywhere = pytest.mark.parametrize(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20), ("bias", 75)])
+specials = each("special", [math.nan, math.inf, -math.inf])
+everywhere = each(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20), ("bias", 75)])
 
 
 def inputs_with(special: float, where: str, index: int) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def packed_inputs(inputs: dict[str, Tensor]) -> list[Tensor]:
 
 @needs_compiler
 @specials
-@pytest.mark.parametrize(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20)])
+@each(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20)])
 def test_cpp_of_packed_sequences(special: float, where: str, index: int) -> None:
     inputs = inputs_with(special, where, index)
     del inputs["bias"]
@@ -68,7 +68,7 @@ def test_cpp_of_packed_sequences(special: float, where: str, index: int) -> None
 
 @interpreted
 @specials
-@pytest.mark.parametrize(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20)])
+@each(("where", "index"), [("q", 5), ("k", 3), ("k", 270), ("v", 20)])
 def test_triton_of_packed_sequences_interpreted(special: float, where: str, index: int) -> None:
     inputs = inputs_with(special, where, index)
     del inputs["bias"]
@@ -78,9 +78,11 @@ def test_triton_of_packed_sequences_interpreted(special: float, where: str, inde
 
 
 @interpreted
-@specials
-@pytest.mark.parametrize(("where", "index"), [("q", 5), ("k", 3), ("k", 270)])
-@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
+@each(
+    ("special", "where", "index"),
+    [(math.inf, "q", 5), (math.inf, "k", 3), (math.inf, "k", 270), (-math.inf, "k", 270), (math.nan, "k", 270)],
+)
+@each("packed", [False, True])
 def test_gradients_in_triton_interpreted(special: float, where: str, index: int, packed: bool) -> None:
     """A block of queries that is not whole: the rows that it lacks are zeros, which infinity turns into NaN."""
     inputs = inputs_with(special, where, index)

@@ -6,9 +6,21 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, load, needs_compiler, random, statistic
+from gallery_values import (
+    BUDGETS,
+    assert_derivatives,
+    assert_near,
+    dtypes,
+    dtypes_in_layouts,
+    interpreted,
+    load,
+    needs_compiler,
+    random,
+    statistic,
+)
 
 norm = load("fused_add_rms_norm")
 
@@ -39,8 +51,7 @@ def rounded(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 @needs_compiler
-@dtypes
-@layouts
+@dtypes_in_layouts
 def test_value_and_residual(layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     """The residual is written where it lies, whatever its strides."""
     for shape in SHAPES:
@@ -56,8 +67,7 @@ def test_value_and_residual(layout: Callable[[Tensor], Tensor], dtype: torch.dty
 
 
 @needs_compiler
-@dtypes
-@layouts
+@dtypes_in_layouts
 def test_gradients_in_one_pass(layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     for shape in SHAPES[:4] + SHAPES[-1:]:
         out_grad, residual_grad, residual = (layout(random(*shape, dtype=dtype, seed=seed)) for seed in range(3))
@@ -79,38 +89,9 @@ def scalar(function: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> T
     return out.pow(3).sum() + (residual.sin() * out).sum()
 
 
-def test_gradients() -> None:
-    """Of x, of the residual before the call, and of the weight."""
-    inputs = [tensor.requires_grad_() for tensor in inputs_of((2, 3, 5), torch.float64)]
-    found = torch.autograd.grad(scalar(functional, *inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(scalar(exact, *inputs), inputs))
-
-
-def test_second_derivatives() -> None:
-    """The hidden statistic depends on x and on the residual: its share is in every block."""
-    inputs = inputs_of((2, 3), torch.float64)
-    found = torch.func.hessian(partial(scalar, functional), argnums=(0, 1, 2))(*inputs)
-
-    torch.testing.assert_close(found, torch.func.hessian(partial(scalar, exact), argnums=(0, 1, 2))(*inputs))
-
-
-def test_tangents() -> None:
-    inputs, tangents = inputs_of((2, 5), torch.float64), tuple(map(torch.cos, inputs_of((2, 5), torch.float64)))
-
-    found = torch.func.jvp(functional, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(exact, inputs, tangents))
-
-
-def test_compiled() -> None:
-    inputs = [tensor.requires_grad_() for tensor in inputs_of((2, 5), torch.float64)]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(scalar, functional), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(scalar(exact, *inputs), inputs))
+def test_derivatives() -> None:
+    """Of x, of the residual before the call, on which the hidden statistic depends, and of the weight."""
+    assert_derivatives(functional, exact, *inputs_of((2, 3), torch.float64))
 
 
 def test_two_layers_on_copies_of_the_residual() -> None:
@@ -161,7 +142,7 @@ def test_gradient_of_the_weight_does_not_depend_on_the_number_of_threads() -> No
     assert all(map(torch.equal, once, again))
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "weight", "message"),
     [
         (torch.ones(8), torch.ones(8), r"'residual' must be \(\*b d\) with b = \(\)"),
@@ -170,7 +151,6 @@ def test_gradient_of_the_weight_does_not_depend_on_the_number_of_threads() -> No
         (torch.ones(2, 8), torch.ones(8) + 1j, r"found torch\.complex64"),
         (torch.ones(2, 8), torch.ones(2, 8), r"'weight' must be \(d\)"),
     ],
-    ids=["shape", "dtype", "weight", "complex weight", "weight of two dimensions"],
 )
 def test_what_does_not_fit_is_refused(x: Tensor, weight: Tensor, message: str) -> None:
     """And the residual is left as it was."""

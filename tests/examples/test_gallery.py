@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
 from custom_autograd.core.errors import ShapeError
@@ -17,10 +18,11 @@ from custom_autograd.kernels import KernelWarning
 from gallery_values import (
     BUDGETS,
     GALLERY,
+    assert_derivatives,
     assert_near,
     dtypes,
+    dtypes_in_layouts,
     interpreted,
-    layouts,
     load,
     needs_compiler,
     random,
@@ -38,9 +40,8 @@ ROPE_SHAPES = [(2, 3, 4, 8), (5, 6), (2, 1, 38), (1, 2), (2, 0, 4), (3, 2, 0), (
 
 
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("shape", NORM_SHAPES, ids=str)
+@dtypes_in_layouts
+@each("shape", NORM_SHAPES)
 def test_rms_norm(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x, weight = layout(random(*shape, dtype=dtype)), random(shape[-1], dtype=dtype, seed=1)
     with norm.rms_norm.use_kernel("cpp"):
@@ -54,9 +55,8 @@ def test_rms_norm(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dt
 
 
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("shape", NORM_SHAPES[:-2], ids=str)
+@dtypes_in_layouts
+@each("shape", NORM_SHAPES[:-2])
 def test_rms_norm_grad(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     out_grad, x = layout(random(*shape, dtype=dtype)), layout(random(*shape, dtype=dtype, seed=1))
     weight, rstd, rstd_grad = (
@@ -73,10 +73,9 @@ def test_rms_norm_grad(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor
 
 
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("shape", ENTROPY_SHAPES, ids=str)
+@dtypes_in_layouts
+@each("reduction", ["mean", "sum", "none"])
+@each("shape", ENTROPY_SHAPES)
 def test_softmax_cross_entropy(
     shape: tuple[int, int], reduction: str, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
 ) -> None:
@@ -96,11 +95,10 @@ def test_softmax_cross_entropy(
 
 
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("with_lse", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("shape", ENTROPY_SHAPES, ids=str)
+@dtypes_in_layouts
+@each("with_lse", [False, True])
+@each("reduction", ["mean", "sum", "none"])
+@each("shape", ENTROPY_SHAPES)
 def test_cross_entropy_grad(
     shape: tuple[int, int],
     reduction: str,
@@ -137,7 +135,7 @@ def test_cross_entropy_of_ignored_rows_only() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("label", [4, -1, 2**40])
+@each("label", [4, -1, 2**40])
 def test_label_out_of_range(label: int) -> None:
     """A label that is not a class is said, with its row, and nothing is read there."""
     with pytest.raises(RuntimeError, match=rf"label {label} in row 1 is neither a class in \[0, 4\) nor ignore_index"):
@@ -146,8 +144,8 @@ def test_label_out_of_range(label: int) -> None:
 
 @needs_compiler
 @dtypes
-@pytest.mark.parametrize("layout", [Tensor.contiguous, transposed, strided], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("shape", ROPE_SHAPES, ids=str)
+@each("layout", [Tensor.contiguous, transposed, strided])
+@each("shape", ROPE_SHAPES)
 def test_rope(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     """Out of place and in place."""
     x = layout(random(*shape, dtype=dtype))
@@ -163,7 +161,7 @@ def test_rope(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype:
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", ["cpp", "default"])
+@each("kernel", ["cpp", "default"])
 @dtypes
 def test_cross_entropy_of_infinite_logits_and_nan(dtype: torch.dtype, kernel: str) -> None:
     """NaN is above infinity, wherever it stands."""
@@ -176,8 +174,8 @@ def test_cross_entropy_of_infinite_logits_and_nan(dtype: torch.dtype, kernel: st
     assert [True, True, False, True] == loss.isnan().tolist()
 
 
-@pytest.mark.parametrize("weight", [torch.ones(1), torch.ones(4) + 1j], ids=["broadcast", "complex"])
-@pytest.mark.parametrize("form", [norm.rms_norm, norm.rms_norm.__wrapped__], ids=["op", "reference"])
+@each("weight", [torch.ones(1), torch.ones(4) + 1j])
+@each("form", [norm.rms_norm, norm.rms_norm.__wrapped__])
 def test_rms_norm_refuses_a_weight_that_is_not_one_real_number_per_feature(form, weight: Tensor) -> None:
     with pytest.raises(
         ValueError, match=r"gallery::rms_norm: 'weight' must be (floating-point \(features,\)|\(d\) with d = 4)"
@@ -185,16 +183,16 @@ def test_rms_norm_refuses_a_weight_that_is_not_one_real_number_per_feature(form,
         form(torch.ones(2, 4), weight)
 
 
-@pytest.mark.parametrize("table", [torch.ones(1, 2), torch.ones(3, 2) + 1j], ids=["broadcast", "complex"])
-@pytest.mark.parametrize("op", [rotary.rope, rotary.rope_], ids=["rope", "rope_"])
+@each("table", [torch.ones(1, 2), torch.ones(3, 2) + 1j])
+@each("op", [rotary.rope, rotary.rope_])
 def test_rope_refuses_tables_that_are_not_one_real_number_per_angle(op, table: Tensor) -> None:
     whole = r"'cos' and 'sin' must be floating-point|'sin' must be \(p h\) with p = 3"
     with pytest.raises(ValueError, match=rf"gallery::rope_?: ({whole})"):
         op(torch.ones(3, 4), torch.ones(3, 2), table)
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize("features", [2, 3])
+@each("device", ["cpu", "meta"])
+@each("features", [2, 3])
 def test_rope_without_an_angle_for_each_pair_is_refused(features: int, device: str) -> None:
     """In graphs and on a GPU too, where a kernel would read beyond the tables."""
     ones = partial(torch.ones, device=device)
@@ -208,14 +206,14 @@ def test_labels_that_are_not_one_for_each_row_are_refused() -> None:
         entropy.softmax_cross_entropy(torch.zeros(2, 4), torch.zeros(3, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@each("device", ["cpu", "meta"])
 def test_labels_that_are_not_integers_are_refused(device: str) -> None:
     labels = torch.zeros(2, device=device)
     with pytest.raises(ValueError, match=r"'labels' must be integers, found torch\.float32"):
         entropy.softmax_cross_entropy(torch.zeros(2, 4, device=device), labels)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@each("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
 def test_labels_of_every_integer_dtype(dtype: torch.dtype) -> None:
     """In every kernel, with gradients: 156 is -100 in eight bits, and is not ignored."""
     logits, labels = random(3, 200, dtype=torch.float64).requires_grad_(), torch.tensor([7, 1, 100])
@@ -232,7 +230,7 @@ def test_labels_of_every_integer_dtype(dtype: torch.dtype) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@each("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
 def test_triton_takes_labels_of_every_integer_dtype(dtype: torch.dtype) -> None:
     logits, labels = random(2, 200, dtype=torch.float32), torch.tensor([101, 1]).to(dtype)
     loss, _ = entropy.softmax_cross_entropy_triton(logits, labels, -100, "sum")
@@ -285,57 +283,12 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[t
     )
     for reduction in ("mean", "sum", "none")
 }
-gradients = pytest.mark.parametrize(("op", "reference", "shapes"), GRADIENTS.values(), ids=GRADIENTS)
 
 
-def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """A scalar with first and second derivatives."""
-    return function(*inputs).square().sum()
-
-
-def made(shapes: tuple[tuple[int, ...], ...]) -> tuple[Tensor, ...]:
-    return tuple(random(*shape, dtype=torch.float64, seed=3 + n) for n, shape in enumerate(shapes))
-
-
-@gradients
-def test_gradients(op, reference, shapes) -> None:
-    inputs = [tensor.requires_grad_() for tensor in made(shapes)]
-    found = torch.autograd.grad(squares(op, *inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(reference, *inputs), inputs))
-
-
-@gradients
-def test_second_derivatives(op, reference, shapes) -> None:
+@each(("op", "reference", "shapes"), GRADIENTS.values())
+def test_derivatives(op, reference, shapes) -> None:
     """The hidden statistic depends on the input: its share is in every block of the Hessian."""
-    inputs = made(shapes)
-    which = tuple(range(len(inputs)))
-
-    found = torch.func.hessian(partial(squares, op), argnums=which)(*inputs)
-
-    torch.testing.assert_close(found, torch.func.hessian(partial(squares, reference), argnums=which)(*inputs))
-
-
-@gradients
-def test_tangents(op, reference, shapes) -> None:
-    """Forward mode, with a tangent for every input."""
-    inputs, tangents = made(shapes), made(shapes)[::-1]
-    tangents = tuple(tangent.new_ones(value.shape) for tangent, value in zip(tangents, inputs, strict=True))
-
-    found = torch.func.jvp(op, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(reference, inputs, tangents))
-
-
-@gradients
-def test_compiled(op, reference, shapes) -> None:
-    inputs = [tensor.requires_grad_() for tensor in made(shapes)]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(squares, op), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(reference, *inputs), inputs))
+    assert_derivatives(op, reference, *(random(*s, dtype=torch.float64, seed=3 + n) for n, s in enumerate(shapes)))
 
 
 def test_rope_saves_x_only_for_learned_angles() -> None:
@@ -348,6 +301,7 @@ def test_rope_saves_x_only_for_learned_angles() -> None:
     assert tuple(x.shape) not in kept
 
 
+@pytest.mark.slow
 def test_gallery_without_a_compiler_runs_in_pytorch(tmp_path: Path) -> None:
     """A fresh process that can build nothing warns, and computes the same."""
     environment = os.environ | {

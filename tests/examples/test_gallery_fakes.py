@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tables import each
 from torch._subclasses import FakeTensorMode
 
 from custom_autograd.registration.registry import OpRecord, all_records
@@ -39,7 +40,8 @@ def strides_of(function: Callable[..., object], sample: Sample) -> list[tuple[to
     ]
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.slow
+@each("name", RECORDS)
 def test_results_of_the_default_kernel_have_the_strides_of_the_fake(name: str) -> None:
     target = target_of(RECORDS[name])
     rule = RECORDS[name].registrations.get(Samples)

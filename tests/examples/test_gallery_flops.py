@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -24,7 +25,7 @@ OPS = {
     for record in sorted(all_records(), key=lambda record: record.name)  # whichever test loaded the gallery first
     if record.declaration.name.namespace == "gallery" and record.reference() is not None
 }
-ops = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+ops = each("op", OPS.values())
 
 
 def samples_of(op: OpRecord) -> list[Sample]:
@@ -126,6 +127,7 @@ pair_forces: 360 / 450, needs fewer products than the reference""",
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore")  # of PyTorch, about what it does not compile
 def test_a_compiled_backward_counts_as_the_eager_one_but_for_what_is_left_out():

@@ -6,15 +6,26 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, load, needs_compiler, random
+from gallery_values import (
+    BUDGETS,
+    assert_derivatives,
+    assert_near,
+    dtypes,
+    dtypes_in_layouts,
+    interpreted,
+    load,
+    needs_compiler,
+    random,
+)
 
 units = load("gated_units")
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
 SHAPES = [(4, 8), (2, 3, 19), (5,), (3, 1), (), (0, 8), (4, 0), (3, 40000)]
-every_unit = pytest.mark.parametrize("name", ACTIVATIONS)
+every_unit = each("name", ACTIVATIONS)
 
 
 def exact(name: str, gate: Tensor, up: Tensor) -> Tensor:
@@ -33,8 +44,7 @@ def inputs_of(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 @needs_compiler
 @every_unit
-@dtypes
-@layouts
+@dtypes_in_layouts
 def test_value(name: str, layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     for shape in SHAPES:
         gate, up, _ = inputs_of(shape, dtype)
@@ -48,8 +58,7 @@ def test_value(name: str, layout: Callable[[Tensor], Tensor], dtype: torch.dtype
 
 @needs_compiler
 @every_unit
-@dtypes
-@layouts
+@dtypes_in_layouts
 def test_gradients_in_one_pass(name: str, layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     for shape in SHAPES:
         gate, up, out_grad = inputs_of(shape, dtype)
@@ -85,41 +94,13 @@ def test_far_out_the_derivative_is_that_of_the_asymptote(name: str) -> None:
     assert torch.equal(torch.tensor([2.0, 0.0, 2.0, 0.0]), found.round(decimals=6) + 0.0)
 
 
-def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """A scalar with first and second derivatives."""
-    return function(*inputs).square().sum()
+@every_unit
+def test_derivatives(name: str) -> None:
+    assert_derivatives(getattr(units, name), partial(exact, name), *inputs_of((2, 3), torch.float64)[:2])
 
 
 @every_unit
-def test_second_derivatives(name: str) -> None:
-    gate, up, _ = inputs_of((2, 3), torch.float64)
-    found = torch.func.hessian(partial(squares, getattr(units, name)), argnums=(0, 1))(gate, up)
-
-    torch.testing.assert_close(found, torch.func.hessian(partial(squares, partial(exact, name)), (0, 1))(gate, up))
-
-
-@every_unit
-def test_tangents(name: str) -> None:
-    inputs, tangents = inputs_of((2, 5), torch.float64)[:2], inputs_of((2, 5), torch.float64)[1:]
-
-    found = torch.func.jvp(getattr(units, name), inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(partial(exact, name), inputs, tangents))
-
-
-@every_unit
-def test_compiled(name: str) -> None:
-    inputs = [tensor.requires_grad_() for tensor in inputs_of((2, 5), torch.float64)[:2]]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(squares, getattr(units, name)), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(partial(exact, name), *inputs), inputs))
-
-
-@every_unit
-@pytest.mark.parametrize("up", [torch.ones(8), torch.ones(2, 7), torch.ones(2, 8, dtype=torch.float64)], ids=str)
+@each("up", [torch.ones(8), torch.ones(2, 7), torch.ones(2, 8, dtype=torch.float64)])
 def test_other_shapes_and_dtypes_are_refused(name: str, up: Tensor) -> None:
     expected = r"be \(\*b\) with b = \(2, 8\)|have the dtype of 'gate', torch\.float32, not torch\.float64"
     with pytest.raises(ValueError, match=rf"'up' must ({expected})"):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from gallery_values import load, random
@@ -16,7 +17,7 @@ RULES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "reverse_grad": (lambda x: rules.reverse_grad(x, 3.0), -3.0),
     "reverse_grad_default": (lambda x: rules.reverse_grad(x), -1.0),
 }
-every_rule = pytest.mark.parametrize(("rule", "factor"), RULES.values(), ids=RULES)
+every_rule = each(("rule", "factor"), RULES.values())
 
 
 def cubes(rule: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -4,9 +4,20 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
-from gallery_values import BUDGETS, assert_near, dtypes, interpreted, layouts, load, needs_compiler, random
+from gallery_values import (
+    BUDGETS,
+    assert_derivatives,
+    assert_near,
+    dtypes,
+    dtypes_in_layouts,
+    interpreted,
+    load,
+    needs_compiler,
+    random,
+)
 
 grouped, listed = load("grouped_mm"), load("grouped_mm_list")
 # rows, depth, columns, ends: an empty group and rows of none; whole tiles and rests; one of everything; nothing.
@@ -19,7 +30,7 @@ CASES = {
     "no columns": (3, 2, 0, [1, 3]),
     "no groups": (3, 2, 4, []),
 }
-cases = pytest.mark.parametrize("case", CASES)
+cases = each("case", CASES)
 
 
 def arguments(case: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,8 +50,7 @@ def exact(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
 
 
 @needs_compiler
-@dtypes
-@layouts
+@dtypes_in_layouts
 @cases
 def test_products(case: str, layout, dtype: torch.dtype) -> None:
     a, b, offsets = arguments(case, dtype)
@@ -66,7 +76,7 @@ def test_outer_products(case: str, dtype: torch.dtype) -> None:
         assert_near(grouped.grouped_outer(a, g, offsets), expected, dtype, 8 * BUDGETS[dtype])
 
 
-@pytest.mark.parametrize("kernel", ["default", "loop"])
+@each("kernel", ["default", "loop"])
 def test_autocast_casts_what_products_do(kernel: str) -> None:
     a, _, offsets = arguments("tile", torch.float32)
     g = random(a.shape[0], 5, dtype=torch.float32, seed=2)
@@ -82,38 +92,10 @@ def test_autocast_casts_what_products_do(kernel: str) -> None:
         assert_near(result, expected, torch.bfloat16, 2**-7)
 
 
-def test_gradients() -> None:
-    a, b, offsets = arguments("rest", torch.float64)
-    leaves = [tensor.requires_grad_() for tensor in (a, b)]
-    found = torch.autograd.grad(grouped.grouped_mm(a, b, offsets).square().sum(), leaves)
-
-    torch.testing.assert_close(found, torch.autograd.grad(exact(a, b, offsets).square().sum(), leaves))
-
-
-def test_second_derivatives() -> None:
+def test_derivatives() -> None:
     a, b, offsets = random(4, 2, dtype=torch.float64), random(2, 2, 3, dtype=torch.float64), torch.tensor([1, 3])
-    found = torch.func.hessian(lambda a, b: grouped.grouped_mm(a, b, offsets).square().sum(), argnums=(0, 1))(a, b)
 
-    expected = torch.func.hessian(lambda a, b: exact(a, b, offsets).square().sum(), argnums=(0, 1))(a, b)
-    torch.testing.assert_close(found, expected)
-
-
-def test_tangents() -> None:
-    a, b, offsets = arguments("rest", torch.float64)
-    tangents = (torch.ones_like(a), torch.ones_like(b))
-    found = torch.func.jvp(lambda a, b: grouped.grouped_mm(a, b, offsets), (a, b), tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(lambda a, b: exact(a, b, offsets), (a, b), tangents))
-
-
-def test_compiled() -> None:
-    a, b, offsets = arguments("rest", torch.float64)
-    leaves = [tensor.requires_grad_() for tensor in (a, b)]
-    torch.compiler.reset()
-    compiled = torch.compile(grouped.grouped_mm, fullgraph=True, backend="aot_eager")
-    found = torch.autograd.grad(compiled(a, b, offsets).square().sum(), leaves)
-
-    torch.testing.assert_close(found, torch.autograd.grad(exact(a, b, offsets).square().sum(), leaves))
+    assert_derivatives(lambda a, b: grouped.grouped_mm(a, b, offsets), lambda a, b: exact(a, b, offsets), a, b)
 
 
 @cases
@@ -127,7 +109,7 @@ def test_loops_of_products(case: str) -> None:
 
 
 # PyTorch's own has no float64. On a CPU it differs by its speed, and by the rows that it leaves undefined.
-BUILT_IN = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+BUILT_IN = each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 
 
 def aligned_arguments(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,7 +120,7 @@ def aligned_arguments(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 @interpreted
 @BUILT_IN
-@pytest.mark.parametrize("is_transposed", [False, True])
+@each("is_transposed", [False, True])
 def test_the_built_in_products(is_transposed, dtype):
     a, b, offsets = aligned_arguments(dtype)
     b = b.mT.contiguous().mT if is_transposed else b
@@ -176,7 +158,7 @@ def test_the_built_in_products_of_tensors_that_lie_anywhere():
 
 
 @interpreted
-@pytest.mark.parametrize("ends", [[7, 2, 9], [0, 4, 2**40], [-1, 3, 3]], ids=str)
+@each("ends", [[7, 2, 9], [0, 4, 2**40], [-1, 3, 3]])
 def test_the_built_in_products_keep_wrong_offsets_within_the_rows(ends):
     """A GPU that reads them reports no error, so the result is that of offsets that ascend."""
     a, b, _ = aligned_arguments(torch.float32)
@@ -201,23 +183,21 @@ def test_what_the_built_in_products_do_not_take():
 
 
 @needs_compiler
-@pytest.mark.parametrize("ends", [[2, 1], [0, 4], [-1, 3], [2**40, 2**40]], ids=str)
-@pytest.mark.parametrize("kernel", [grouped.grouped_mm_cpu, grouped.products], ids=["cpp", "loop"])
+@each("ends", [[2, 1], [0, 4], [-1, 3], [2**40, 2**40]])
+@each("kernel", [grouped.grouped_mm_cpu, grouped.products])
 def test_offsets_that_are_no_offsets(kernel, ends: list[int]) -> None:
     """They become addresses, so they are looked at first."""
     with pytest.raises(RuntimeError, match="'offsets' must ascend from 0 to at most 3, the rows of 'a'"):
         kernel(torch.ones(3, 2), torch.ones(2, 2, 5), torch.tensor(ends))
 
 
-@pytest.mark.parametrize(
-    "b", [torch.ones(2, 3, 5), torch.ones(3, 2, 5), torch.ones(2, 2, 5).double(), torch.ones(2, 5)], ids=str
-)
+@each("b", [torch.ones(2, 3, 5), torch.ones(3, 2, 5), torch.ones(2, 2, 5).double(), torch.ones(2, 5)])
 def test_arguments_that_do_not_fit(b: Tensor) -> None:
     with pytest.raises(ValueError, match=r"'(b|offsets)' must be \(|expected 'a' \(rows, depth\), 'b'"):
         grouped.grouped_mm(torch.ones(3, 2), b, torch.tensor([1, 3]))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+@each("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
 def test_offsets_of_every_integer_dtype(dtype: torch.dtype) -> None:
     """In every kernel, with gradients, compiled."""
     a, b, offsets = torch.rand(6, 3).requires_grad_(), torch.rand(2, 3, 4), torch.tensor([2, 5])
@@ -231,7 +211,7 @@ def test_offsets_of_every_integer_dtype(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), a)[0])
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@each("device", ["cpu", "meta"])
 def test_offsets_that_are_not_integers_are_refused(device: str) -> None:
     a, b, offsets = (torch.ones(*shape, device=device) for shape in ((3, 2), (1, 2, 5), (1,)))
     with pytest.raises(ValueError, match=r"'offsets' \(groups,\), integers; found .* torch\.float32"):
@@ -278,7 +258,7 @@ def test_a_pair_without_a_product() -> None:
         listed.grouped_mm_list([torch.ones(1, 1), torch.ones(2, 3)], [torch.ones(1, 1), torch.ones(2, 3)])
 
 
-@pytest.mark.parametrize("ends", [[2, 1], [0, 4], [-1, 3], [2, -1]], ids=str)
+@each("ends", [[2, 1], [0, 4], [-1, 3], [2, -1]])
 def test_offsets_that_are_no_offsets_in_a_batch(ends: list[int]) -> None:
     """The reference, which is mapped, raises for an index out of bounds; then the calls are made one by one."""
     a, b, offsets = torch.ones(2, 3, 2), torch.ones(2, 2, 2, 5), torch.tensor([[1, 3], ends])

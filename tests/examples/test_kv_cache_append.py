@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from gallery_values import interpreted, load, needs_compiler, random, strided, transposed
@@ -18,7 +19,7 @@ CASES = {
     "no sequences": (0, 2, 3, 4, 1, []),
     "no features": (2, 2, 3, 0, 1, [0, 1]),
 }
-cases = pytest.mark.parametrize("case", CASES)
+cases = each("case", CASES)
 # One for each size of an element.
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int8]
 KERNELS = [
@@ -48,7 +49,7 @@ def expected(cache: Tensor, fresh: Tensor, positions: Tensor) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
 @cases
 def test_writes_each_sequence_at_its_position(case: str, kernel: Callable[..., None], dtype: torch.dtype) -> None:
@@ -57,7 +58,7 @@ def test_writes_each_sequence_at_its_position(case: str, kernel: Callable[..., N
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES)
 @cases
 def test_triton_kernel_interpreted(case: str, dtype: torch.dtype) -> None:
     """The CUDA kernel on CPU tensors."""
@@ -73,8 +74,8 @@ def assert_writes(kernel: Callable[..., None], case: str, dtype: torch.dtype) ->
 
 
 @needs_compiler
-@pytest.mark.parametrize("layout", [transposed, strided, heads_inside])
-@pytest.mark.parametrize("of", ["cache", "keys"])
+@each("layout", [transposed, strided, heads_inside])
+@each("of", ["cache", "keys"])
 def test_layouts(of: str, layout: Callable[[Tensor], Tensor]) -> None:
     cache, _, keys, _, positions = arguments("prefill", torch.float32)
     wanted = expected(cache, keys, positions)
@@ -85,7 +86,7 @@ def test_layouts(of: str, layout: Callable[[Tensor], Tensor]) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("positions", [None, torch.tensor([0, 1])])
+@each("positions", [None, torch.tensor([0, 1])])
 def test_a_position_for_all_is_added(positions: Tensor | None) -> None:
     cache, other, keys, values, _ = arguments("prefill", torch.float32)
     wanted = expected(cache, keys, torch.tensor([1, 1]) + (0 if positions is None else positions))
@@ -95,7 +96,7 @@ def test_a_position_for_all_is_added(positions: Tensor | None) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("start", [-1, 3, 2**62])
+@each("start", [-1, 3, 2**62])
 def test_out_of_bounds_writes_nothing(start: int) -> None:
     """Also of the sequences before it."""
     cache, other, keys, values, _ = arguments("prefill", torch.float32)
@@ -107,7 +108,7 @@ def test_out_of_bounds_writes_nothing(start: int) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("start", [-1, 3, 2**62])
+@each("start", [-1, 3, 2**62])
 def test_out_of_bounds_on_a_gpu_shows_in_that_sequence_only(start: int) -> None:
     cache, other, keys, values, _ = arguments("prefill", torch.float32)
     wanted = expected(cache, keys, torch.tensor([0, 0 if start < 0 else 2]))
@@ -143,7 +144,7 @@ def sharing(name: str, other: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
-@pytest.mark.parametrize(
+@each(
     ("name", "other"),
     [(name, other) for name in ("keys", "values") for other in kv.CACHES] + [("value_cache", "key_cache")],
 )
@@ -153,7 +154,7 @@ def test_what_lies_within_a_cache_is_refused(name: str, other: str, kernel: str)
 
 
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
-@pytest.mark.parametrize("dim", [1, 2, 3, 4])
+@each("dim", [1, 2, 3, 4])
 def test_caches_that_interleave_are_written(dim: int, kernel: str) -> None:
     """Both are halves of one table, as are keys and values; no element is in both."""
     sizes, fresh_sizes = [2, 3, 4, 5], [2, 3, 1, 5]
@@ -167,7 +168,7 @@ def test_caches_that_interleave_are_written(dim: int, kernel: str) -> None:
     assert torch.equal(torch.stack(wanted, dim), table)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "message"),
     [
         ({2: torch.ones(2, 3, 7, 7)}, r"'values' must be \(b j t e\) with t = 7"),
@@ -176,7 +177,6 @@ def test_caches_that_interleave_are_written(dim: int, kernel: str) -> None:
         ({3: torch.ones(2, 3, 3, 8)}, r"'values' must be \(b j t e\) with t = 4"),
         ({4: torch.tensor([1])}, r"'positions' must be \(b\) with b = 2"),
     ],
-    ids=["too many", "dtype", "heads", "tokens", "positions"],
 )
 def test_arguments_that_do_not_fit(changed: dict[int, Tensor], message: str) -> None:
     tensors = dict(enumerate(arguments("prefill", torch.float32))) | changed

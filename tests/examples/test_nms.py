@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import VmapUnavailable
@@ -134,7 +135,7 @@ def test_boxes_get_no_gradient_from_the_indices() -> None:
     assert not nms(boxes.requires_grad_(), scores.requires_grad_(), 0.5).requires_grad
 
 
-@pytest.mark.parametrize(
+@each(
     ("boxes", "scores", "message"),
     [
         ((5, 3), (5,), r"gallery::nms: 'boxes' must be \(n 4\)"),
@@ -142,7 +143,6 @@ def test_boxes_get_no_gradient_from_the_indices() -> None:
         ((5, 4), (4,), r"'scores' must be \(n\) with n = 5"),
         ((5, 4), (5, 1), r"'scores' must be \(n\)"),
     ],
-    ids=str,
 )
 def test_shapes_that_do_not_fit(boxes, scores, message) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,19 +1,24 @@
 """The Triton kernel of rope, interpreted, against the reference in float64."""
 
-import pytest
 import torch
+from tables import each
 
-from gallery_values import BUDGETS, assert_near, dtypes, interpreted, load, random
+from gallery_values import BUDGETS, assert_near, interpreted, load, random
 
 rope, choices = load("rope"), load("launch_choices")
 # Heads, positions, half: several programs in each direction, with rests; one position; one of everything; no batch.
 SHAPES = ((2, 5, 7, 6), (3, 1, 19), (1, 1, 1), (33, 4), (9, 40, 64))
 
+TABLES_AND_DTYPES = [
+    *((dtype, dtype) for dtype in BUDGETS),
+    (torch.float32, torch.bfloat16),
+    (torch.bfloat16, torch.float64),
+]
+
 
 @interpreted
-@dtypes
-@pytest.mark.parametrize("table", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each(("table", "dtype"), TABLES_AND_DTYPES)
+@each("shape", SHAPES)
 def test_rotations(shape, table, dtype):
     *leading, positions, half = shape
     x = random(*leading, positions, 2 * half, dtype=dtype)
@@ -24,7 +29,7 @@ def test_rotations(shape, table, dtype):
 
 
 @interpreted
-@pytest.mark.parametrize("sizes", [(64, 1), (64, 4), (16, 8)], ids=str)
+@each("sizes", [(64, 1), (64, 4), (16, 8)])
 def test_a_program_rotates_several_heads(sizes, monkeypatch):
     """Of a block of positions, which is not whole at the end, as the heads are not."""
     monkeypatch.setitem(choices.FORCED, "rope, 4 bytes", choices.Launch(sizes, 4, 1))

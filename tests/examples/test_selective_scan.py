@@ -5,10 +5,12 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from tables import each
 from torch import Tensor
 
 from gallery_values import (
     BUDGETS,
+    assert_derivatives,
     assert_near,
     dtypes,
     interpreted,
@@ -75,16 +77,10 @@ def inputs_in_order() -> tuple[Tensor, ...]:
     return tuple(inputs[name] for name in gallery.NAMES)
 
 
-def scalar(function, *values: Tensor) -> Tensor:
-    """Both outputs in one number that is not linear in them."""
-    out, last_state = function(**dict(zip(gallery.NAMES, values, strict=True)), delta_softplus=True)
-    return out.square().sum() + last_state.sin().sum()
-
-
 @needs_compiler
 @dtypes
-@pytest.mark.parametrize("is_full", [False, True], ids=["required", "optional"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("is_full", [False, True])
+@each("shape", SHAPES)
 def test_values(shape: tuple[int, ...], is_full: bool, dtype: torch.dtype) -> None:
     inputs = make_inputs(shape, dtype, is_full)
     out, last_state = scan(**inputs, delta_softplus=is_full)
@@ -97,8 +93,8 @@ def test_values(shape: tuple[int, ...], is_full: bool, dtype: torch.dtype) -> No
 
 @needs_compiler
 @dtypes
-@pytest.mark.parametrize("is_full", [False, True], ids=["required", "optional"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("is_full", [False, True])
+@each("shape", SHAPES)
 def test_gradients(shape: tuple[int, ...], is_full: bool, dtype: torch.dtype) -> None:
     inputs = {name: value.requires_grad_() for name, value in make_inputs(shape, dtype, is_full).items()}
     exact = {name: value.double().detach().requires_grad_() for name, value in inputs.items()}
@@ -115,7 +111,7 @@ def test_gradients(shape: tuple[int, ...], is_full: bool, dtype: torch.dtype) ->
 
 
 @needs_compiler
-@pytest.mark.parametrize("layout", [transposed, strided], ids=lambda f: f.__name__)
+@each("layout", [transposed, strided])
 def test_any_strides_are_read_where_they_lie(layout) -> None:
     """Activations of (batch, length, channels), seen as (batch, channels, length), are not copied."""
     plain = make_inputs((2, 18, 70, 3), torch.float64, is_full=True)
@@ -152,36 +148,13 @@ def test_softplus_is_exact_over_its_range() -> None:
     torch.testing.assert_close(steps.double(), torch.log1p(raw.double().exp()), rtol=5e-7, atol=0)
 
 
-def test_second_derivatives() -> None:
+def test_derivatives() -> None:
     values = inputs_in_order()
-    directions = tuple(random(*value.shape, dtype=torch.float64, seed=11) for value in values)
-    which = tuple(range(len(values)))
 
-    def along(function) -> tuple[Tensor, ...]:
-        """The product of the Hessian with one direction."""
-        gradient = torch.func.grad(partial(scalar, function), argnums=which)
-        return torch.func.vjp(gradient, *values)[1](directions)
+    def named(function, *values: Tensor) -> tuple[Tensor, Tensor]:
+        return function(**dict(zip(gallery.NAMES, values, strict=True)), delta_softplus=True)
 
-    torch.testing.assert_close(along(scan), along(by_definition))
-
-
-def test_tangents() -> None:
-    values = inputs_in_order()
-    tangents = tuple(random(*value.shape, dtype=torch.float64, seed=12) for value in values)
-
-    found = torch.func.jvp(partial(scalar, scan), values, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(partial(scalar, by_definition), values, tangents))
-
-
-def test_compiled() -> None:
-    torch.compiler.reset()
-    values = [value.requires_grad_() for value in inputs_in_order()]
-    compiled = torch.compile(partial(scalar, scan), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*values), values)
-
-    torch.testing.assert_close(found, torch.autograd.grad(scalar(by_definition, *values), values))
+    assert_derivatives(partial(named, scan), partial(named, by_definition), *values)
 
 
 def test_only_inputs_are_saved() -> None:
@@ -194,8 +167,8 @@ def test_only_inputs_are_saved() -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("is_full", [False, True], ids=["required", "optional"])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@each("is_full", [False, True])
 def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
     """More than one stretch of time, and neither the state nor the length a power of two."""
     inputs = make_inputs((1, 2, 70, 3), dtype, is_full)
@@ -208,7 +181,7 @@ def test_triton_interpreted(is_full: bool, dtype: torch.dtype) -> None:
 
 
 @interpreted
-@pytest.mark.parametrize(("name", "special"), [("A", -torch.inf), ("delta", torch.nan), ("delta_bias", torch.nan)])
+@each(("name", "special"), [("A", -torch.inf), ("delta", torch.nan), ("delta_bias", torch.nan)])
 def test_specials_in_triton_interpreted(name: str, special: float) -> None:
     """Beyond the end of a stretch of time a step is 0, and 0 times infinity is NaN."""
     inputs = make_inputs((1, 2, 5, 3), torch.float64, is_full=True)
@@ -221,7 +194,7 @@ def test_specials_in_triton_interpreted(name: str, special: float) -> None:
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "message"),
     [
         ("u", torch.ones(2, 3), r"'u' must be \(b c l\)"),

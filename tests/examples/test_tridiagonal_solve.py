@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
-from gallery_values import assert_near, dtypes, layouts, load, needs_compiler, random
+from gallery_values import assert_derivatives, assert_near, dtypes_in_layouts, load, needs_compiler, random
 
 tridiagonal_solve = load("tridiagonal_solve").tridiagonal_solve
 
@@ -31,14 +32,9 @@ def dense(lower: Tensor, diagonal: Tensor, upper: Tensor, rhs: Tensor) -> Tensor
     return torch.linalg.solve(matrix, rhs.unsqueeze(-1)).squeeze(-1)
 
 
-def squares(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    return function(*inputs).square().sum()
-
-
 @needs_compiler
-@dtypes
-@layouts
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@dtypes_in_layouts
+@each("shape", SHAPES)
 def test_solutions(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     arguments = [layout(x) for x in systems(*shape, dtype=dtype)]
 
@@ -49,22 +45,8 @@ def test_solutions(shape: tuple[int, ...], layout: Callable[[Tensor], Tensor], d
 
 
 def test_derivatives() -> None:
-    """First and second derivatives with respect to all four."""
-    inputs = systems(2, 3, dtype=torch.float64)
-    first = partial(torch.func.grad, argnums=(0, 1, 2, 3))
-    second = partial(torch.func.hessian, argnums=(0, 1, 2, 3))
-
-    for transform in (first, second):
-        found = transform(partial(squares, tridiagonal_solve))(*inputs)
-        torch.testing.assert_close(found, transform(partial(squares, dense))(*inputs))
-
-
-def test_tangents() -> None:
-    inputs, tangents = systems(3, 4, dtype=torch.float64), systems(3, 4, dtype=torch.float64)[::-1]
-
-    found = torch.func.jvp(tridiagonal_solve, inputs, tangents)
-
-    torch.testing.assert_close(found, torch.func.jvp(dense, inputs, tangents))
+    """With respect to all four."""
+    assert_derivatives(tridiagonal_solve, dense, *systems(2, 3, dtype=torch.float64))
 
 
 def test_one_matrix_for_a_batch_of_right_hand_sides() -> None:
@@ -77,16 +59,6 @@ def test_one_matrix_for_a_batch_of_right_hand_sides() -> None:
     found = torch.func.grad(partial(of_rows, tridiagonal_solve))(diagonal[0])
 
     torch.testing.assert_close(found, torch.func.grad(partial(of_rows, dense))(diagonal[0]))
-
-
-def test_compiled() -> None:
-    inputs = [x.requires_grad_() for x in systems(3, 4, dtype=torch.float64)]
-    torch.compiler.reset()
-    compiled = torch.compile(partial(squares, tridiagonal_solve), fullgraph=True, backend="aot_eager")
-
-    found = torch.autograd.grad(compiled(*inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(squares(dense, *inputs), inputs))
 
 
 @needs_compiler
@@ -112,13 +84,12 @@ def test_zero_pivot_in_pytorch() -> None:
         load("tridiagonal_solve").thomas_in_pytorch(ones, ZERO_FIRST, ones, ones)
 
 
-@pytest.mark.parametrize(
+@each(
     ("lower", "message"),
     [
         (torch.ones(3), r"'diagonal' must be \(\*b n\) with b = \(\)"),
         (torch.ones(2, 2).double(), r"'lower' is torch.float64 \(2, 2\), 'rhs' torch.float32"),
     ],
-    ids=["shape", "dtype"],
 )
 def test_refused(lower: Tensor, message: str) -> None:
     ones = torch.ones(2, 2)
@@ -139,7 +110,7 @@ def test_places_outside_the_matrix_are_not_looked_at() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@each("dtype", [torch.float64, torch.float32])
 def test_a_denormal_pivot_divides(dtype: torch.dtype) -> None:
     """Its inverse is infinite, but not the solution."""
     tiny = torch.finfo(dtype).tiny / 16

@@ -1,7 +1,7 @@
 """The Triton kernels of gradients, interpreted, against the references in float64."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from gallery_values import BUDGETS, assert_near, dtypes, interpreted, load, random, statistic
@@ -32,7 +32,7 @@ def inputs_of_norm(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[list[Ten
 
 @interpreted
 @dtypes
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("shape", SHAPES)
 def test_gradients_of_the_norms(shape, dtype):
     rows, others = inputs_of_norm(shape, dtype)
     exact = norm.rms_norm_grad.__wrapped__(*wide(*rows[:2], *others))
@@ -81,8 +81,8 @@ def test_sums_of_more_programs_and_features_than_a_block_has(monkeypatch):
 
 @interpreted
 @dtypes
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("has_grad_lse", [True, False])
+@each("reduction", ["mean", "sum", "none"])
+@each("has_grad_lse", [True, False])
 def test_gradient_of_the_cross_entropy(reduction, has_grad_lse, dtype):
     rows, classes, sums = 5, 4099, statistic(dtype)  # more classes than a block has
     logits, labels = random(rows, classes, dtype=dtype), torch.tensor([0, 4098, -100, 4096, 7])

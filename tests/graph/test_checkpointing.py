@@ -8,6 +8,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
@@ -71,7 +72,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_what_is_not_saved_runs_again(policy):
     context_fn, again = POLICIES[policy]
     options = {} if context_fn is None else {"context_fn": context_fn}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -95,12 +96,12 @@ ROUNDED = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@each("name", EXACT)
 def test_a_policy_that_keeps_values_keeps_gradients(name):
     assert torch.equal(gradient(body), gradient(by(*EXACT[name])))
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+@each("name", ROUNDED)
 def test_a_policy_that_rounds_gives_near_gradients(name):
     found = gradient(by(*ROUNDED[name]))
 
@@ -325,8 +326,8 @@ class TestByName:
 
         return op
 
-    @pytest.mark.parametrize("has_y", [True, False])
-    @pytest.mark.parametrize("names", ["x", "product", "rest", "y product", "x y rest product"])
+    @each("has_y", [True, False])
+    @each("names", ["x", "product", "rest", "y product", "x y rest product"])
     def test_only_what_is_named_is_packed(self, names, has_y):
         names, packed = names.split(), []
         policies = {
@@ -441,7 +442,7 @@ RegistrationError: saving::refused: saving= takes policies by name
         assert [1, 1] == packed
         assert torch.equal(a.detach(), b.grad)
 
-    @pytest.mark.parametrize("nesting", ["of a leaf", "hessian", "jacfwd of jacrev", "jvp of grad"])
+    @each("nesting", ["of a leaf", "hessian", "jacfwd of jacrev", "jvp of grad"])
     def test_below_and_between_transforms(self, nesting):
         """PyTorch refuses hooks at the level below transforms, too."""
         op = custom_op("saving::below", lambda x: x**2, schema="(Tensor x) -> Tensor out", reference=True, replace=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.utils import _pytree
 
@@ -120,7 +121,7 @@ def test_name_that_is_taken():
         """\
 DeclarationError: words::taken: the op is already declared
   found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         choose another name, or pass replace=True if that is meant""",
+  do         rename one of them, for example 'words::taken_2', or pass replace=True if that is meant""",
     )
 
 
@@ -130,7 +131,7 @@ def test_name_that_another_library_took():
         """\
 DeclarationError: words::others: an op of that name exists, and was not declared through custom_autograd
   declared   FILE.py:LINE
-  do         choose another name, or remove the other declaration""",
+  do         rename this one, for example 'words::others_2', or remove the other declaration""",
     )
 
 
@@ -140,7 +141,7 @@ def test_name_that_torch_ops_uses():
         """\
 DeclarationError: words::name: 'name' cannot be the name of an op: torch.ops.words.name is something else
   declared   FILE.py:LINE
-  do         choose another name""",
+  do         rename it, for example 'words::name_op'""",
     )
 
 
@@ -691,8 +692,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("name", "function", "options"), REFUSED.values(), ids=REFUSED)
-@pytest.mark.parametrize("is_decorator", [False, True])
+@each(("name", "function", "options"), REFUSED.values(), ids=REFUSED)
+@each("is_decorator", [False, True])
 def test_every_refusal_says_where_the_op_is_declared(name, function, options, is_decorator):
     with pytest.raises(DeclarationError) as caught:
         custom_op(name, **options)(function) if is_decorator else custom_op(name, function, **options)

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tables import each
 
 from custom_autograd.core import errors
 
@@ -54,14 +55,14 @@ def raised() -> list[ast.Call]:
     return found
 
 
-@pytest.mark.parametrize("call", raised())
+@each("call", raised())
 def test_an_error_says_what_to_do_or_what_is_right_and_what_is_there(call):
     given = {keyword.arg for keyword in call.keywords}
 
     assert None in given or "do" in given or {"expected", "found"} <= given
 
 
-@pytest.mark.parametrize("text", PINNED)
+@each("text", PINNED)
 def test_a_text_has_its_parts(text):
     first, *facts = text.splitlines()
     labels = {line.split()[0] for line in facts if re.match(r"  \w", line)}

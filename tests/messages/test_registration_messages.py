@@ -435,42 +435,6 @@ RegistrationError: words::halves: the setup_context does not fit the schema: it 
     )
 
 
-def test_autocast_for_an_unknown_device_type():
-    assert_expected_inline(
-        message(lambda: rms_norm.register_autocast("gpu", torch.bfloat16)),
-        """\
-RegistrationError: words::rms_norm: the device type has no autocast
-  expected   'cpu', 'cuda', ...
-  found      'gpu'
-  rule       register_autocast('gpu', torch.bfloat16)
-  declared   FILE.py:LINE
-  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first""",
-    )
-
-
-def test_autocast_to_an_integer():
-    assert_expected_inline(
-        message(lambda: rms_norm.register_autocast("cpu", torch.int32)),
-        """\
-RegistrationError: words::rms_norm: autocast casts all arguments to a floating-point dtype, or as a word says
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      torch.int32
-  rule       register_autocast('cpu', torch.int32)
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_second_autocast():
-    assert_expected_inline(
-        message(lambda: filled.register_autocast("cpu", torch.float16)),
-        """\
-RegistrationError: words::filled: the autocast cpu rule is already registered
-  found      one at register_autocast('cpu', torch.bfloat16), another at register_autocast('cpu', torch.float16)
-  declared   FILE.py:LINE
-  do         pass replace=True if that is meant""",
-    )
-
-
 def test_torch_dispatch_for_what_is_no_class():
     assert_expected_inline(
         message(lambda: halves.register_torch_dispatch("Tensor", same)),

@@ -6,9 +6,11 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 
-from custom_autograd import CustomAutogradError, CustomOp, Sample, custom_op
+from custom_autograd import CustomAutogradError, CustomOp, DeclarationError, Sample, custom_op
+from custom_autograd.graph import offload
 
 WRONG = {
     "int": 3,
@@ -95,22 +97,55 @@ def check_error(run):
         assert error.do or (error.expected and error.found), error  # noqa: PT017 - some values are right
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("option", list(inspect.signature(custom_op).parameters)[2:])
+@each("wrong", WRONG)
+@each("option", list(inspect.signature(custom_op).parameters)[2:])
 def test_custom_op(option, wrong):
     check_error(lambda: declare(**{option: WRONG[wrong]}))
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize(("method", "right", "option"), options_of(CustomOp, METHODS))
+@each("wrong", WRONG)
+@each(("method", "right", "option"), options_of(CustomOp, METHODS))
 def test_methods_of_an_op(method, right, option, wrong):
     op = declare()
 
     check_error(lambda: call(getattr(op, method), {**right, option: WRONG[wrong]}))
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize(("method", "right", "option"), options_of(Sample, SAMPLES))
+def flags_of(function):
+    """Return the options of a function that are on or off."""
+    return [name for name, one in inspect.signature(function).parameters.items() if isinstance(one.default, bool)]
+
+
+@each("wrong", WRONG)
+@each("option", flags_of(custom_op))
+def test_flags_of_custom_op(option, wrong):
+    with pytest.raises(DeclarationError, match=f"the option '{option}' has the wrong type"):
+        declare(**{option: WRONG[wrong]})
+
+
+def decorate(decorator):
+    """Register a backward by what `register_grad` returned."""
+    decorator(lambda grad, n: grad * n)
+
+
+@each("wrong", WRONG)
+@each("method", METHODS)
+def test_flags_of_methods(method, wrong):
+    op = declare()
+
+    for option in flags_of(getattr(CustomOp, method)):
+        with pytest.raises(CustomAutogradError, match=f"the option '{option}' has the wrong type"):
+            decorate(call(getattr(op, method), {**METHODS[method], option: WRONG[wrong]}))
+
+
+@each("wrong", WRONG)
+def test_flags_of_a_policy(wrong):
+    with pytest.raises(CustomAutogradError, match="the option 'pin' has the wrong type"):
+        offload(pin=WRONG[wrong])
+
+
+@each("wrong", WRONG)
+@each(("method", "right", "option"), options_of(Sample, SAMPLES))
 def test_methods_of_a_sample(method, right, option, wrong):
     def run():
         sample = call(getattr(samples()[0], method), {**right, option: WRONG[wrong]})
@@ -151,6 +186,15 @@ RegistrationError: wrong_types::op: the option 'device_types' has the wrong type
   rule       FILE.py:LINE
   declared   FILE.py:LINE
   do         pass device_types='cpu', for example""",
+    )
+    assert_expected_inline(
+        message(lambda: declare().set_kernel_enabled("cpu", 3).__enter__()),
+        """\
+RegistrationError: wrong_types::op: the option 'enabled' has the wrong type
+  expected   True or False
+  found      3
+  declared   FILE.py:LINE
+  do         pass enabled=True, for example""",
     )
     assert_expected_inline(
         message(lambda: declare().check(samples(), checks=3)),

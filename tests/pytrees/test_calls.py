@@ -12,6 +12,8 @@ import pytest
 import torch
 from containers import CURVE, ROWS, Affine, Block, State, affine, anything, block, named, nested, swapped, weighted
 from expecttest import assert_expected_inline
+from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
@@ -21,9 +23,7 @@ X = torch.ones(2, 3)
 
 
 def refusal_of(function, *args, **kwargs):
-    with pytest.raises(KernelError) as caught:
-        function(*args, **kwargs)
-    return str(caught.value)
+    return message(lambda: function(*args, **kwargs), KernelError).removeprefix("KernelError: ")
 
 
 def test_a_tuple_for_a_record_is_refused():
@@ -94,7 +94,7 @@ def test_an_attribute_beside_the_fields_is_refused():
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
   found      one with attributes beside its fields: 'more'
-  declared   test_calls.py:76
+  declared   FILE.py:LINE
   do         pass Halved(value, scale) as 'h'""",
     )
 
@@ -107,7 +107,7 @@ structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      LargeState: LargeState(hidden=tensor([[1., 1., 1.],
         [1., 1., 1.]
-  declared   test_calls.py:76
+  declared   FILE.py:LINE
   do         pass State(hidden, cell) or None as 's'""",
     )
 
@@ -119,7 +119,7 @@ def test_what_may_be_left_out_says_what_else_it_may_be():
 structured_calls::halved: argument 's' is not what was declared
   expected   State(hidden, cell) or None
   found      int: 3
-  declared   test_calls.py:76
+  declared   FILE.py:LINE
   do         pass State(hidden, cell) or None as 's'""",
     )
 
@@ -362,7 +362,7 @@ SUBCLASSES = {
 }
 
 
-@pytest.mark.parametrize("case", SUBCLASSES)
+@each("case", SUBCLASSES)
 def test_a_subclass_of_a_container_of_python_is_refused(case):
     """The op would look up what the class looks up otherwise."""
     ((name, value),) = SUBCLASSES[case].items()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from containers import Affine, Polynomial
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, GradientError, KernelError, RegistrationError, custom_op
@@ -138,9 +139,7 @@ def test_lists_of_different_kinds_may_be_united():
 FLAGS = [Access.READ | Access.WRITE, Access(0)]
 
 
-@pytest.mark.parametrize(
-    "value", [*FLAGS, Word.LEFT, complex("inf"), complex(-0.0, 1), torch.Size([2, 3]), (1, 2), True], ids=repr
-)
+@each("value", [*FLAGS, Word.LEFT, complex("inf"), complex(-0.0, 1), torch.Size([2, 3]), (1, 2), True])
 def test_constants_arrive_as_they_were_given(value):
     found = seen_by_kernel(value)
 
@@ -153,7 +152,7 @@ class Odd(str):
         return "'something else'"
 
 
-@pytest.mark.parametrize("value", [{Word.LEFT: X}, Odd("x"), {1}, torch.max(X, 0), [float], {2.0: X}], ids=repr)
+@each("value", [{Word.LEFT: X}, Odd("x"), {1}, torch.max(X, 0), [float], {2.0: X}])
 def test_what_would_arrive_as_something_else_is_refused(value):
     with pytest.raises(KernelError, match="is not what was declared"):
         shown(X, {"a": value})

@@ -9,6 +9,7 @@ import torch
 from containers import Affine, Polynomial, Shape, Tree
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError
@@ -131,7 +132,7 @@ FITTING = {
 }
 
 
-@pytest.mark.parametrize("name", FITTING)
+@each("name", FITTING)
 def test_texts(name):
     annotation, value, expected, *changed = FITTING[name]
     came_back = changed[0] if changed else value
@@ -155,7 +156,7 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("name", UNFIT)
+@each("name", UNFIT)
 def test_a_misfit_says_where_what_and_what_instead(name):
     annotation, value, (path, expected, found) = UNFIT[name]
 

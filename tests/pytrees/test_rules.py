@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -337,7 +338,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each("name", WRONG)
 def test_wrong_gradients_are_refused(name):
     result, message = WRONG[name]
     op = returning(f"wrong_{name.replace(' ', '_')}", result)

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import KernelError, RegistrationError, Sample, custom_op
@@ -515,7 +516,7 @@ def test_a_copy_that_a_kernel_returns_stands_for_the_argument():
     assert torch.equal(torch.ones(3, 2), x)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "problem"),
     [
         ({"name": "a b"}, "a kernel cannot have this name"),
@@ -530,7 +531,6 @@ def test_a_copy_that_a_kernel_returns_stands_for_the_argument():
         ({"layouts": {"y": "contiguous"}}, "layouts= names 'y', which is not a tensor argument"),
         ({"layouts": "contigous"}, "layouts= names a layout for 'x' that is none"),
     ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_a_term_that_cannot_be_kept_is_refused(options, problem):
     with pytest.raises(RegistrationError, match=problem):

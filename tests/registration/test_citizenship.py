@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import (
@@ -117,7 +118,7 @@ def test_unpickling_what_is_declared_nowhere_says_so():
         pickle.loads(pickled)
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [CustomAutogradError, DeclarationError, RegistrationError, KernelError, GradientError, CheckError],
 )

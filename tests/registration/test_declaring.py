@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 from torch import Tensor
 
 from custom_autograd import CustomAutogradError, DeclarationError, custom_op
@@ -105,7 +106,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("function", "options", "problem"), REFUSED.values(), ids=REFUSED)
+@each(("function", "options", "problem"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_an_op_is_refused(function, options, problem):
     with pytest.raises(DeclarationError, match=problem) as caught:
         custom_op("declaring::refused", function, **options)
@@ -203,7 +204,7 @@ def _awkward(name, op_name):
     return op
 
 
-@pytest.mark.parametrize("name", AWKWARD)
+@each("name", AWKWARD)
 def test_arguments_may_have_any_name(name):
     op = _awkward(name, f"awkward_argument_{name}")
     x = torch.rand(3, dtype=torch.float64, requires_grad=True)
@@ -215,7 +216,7 @@ def test_arguments_may_have_any_name(name):
     assert torch.equal(y, op(**{name: x}, n=3, s=0.5))
 
 
-@pytest.mark.parametrize("name", AWKWARD)
+@each("name", AWKWARD)
 def test_arguments_may_have_any_name_under_torch_func(name):
     op = find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
     x = torch.rand(3, dtype=torch.float64)
@@ -227,7 +228,7 @@ def test_arguments_may_have_any_name_under_torch_func(name):
     assert torch.allclose(1.5 * x, tangent)
 
 
-@pytest.mark.parametrize("name", ["apply", "call", "autograd", "kernel", "forward", "backward", "torch", "overload",
+@each("name", ["apply", "call", "autograd", "kernel", "forward", "backward", "torch", "overload",
                                   "function", "default", "x", "n"])  # fmt: skip
 def test_ops_may_have_any_name(name):
     op = _awkward("x", name)

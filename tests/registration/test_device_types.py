@@ -1,7 +1,7 @@
 """A kernel can be registered for every device type that PyTorch has tensors of; fakes serve "meta"."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -25,7 +25,7 @@ def has_kernel(device_type):
     return torch._C._dispatch_has_kernel_for_dispatch_key("device_types::double", key)
 
 
-@pytest.mark.parametrize("device_type", DEVICE_TYPES)
+@each("device_type", DEVICE_TYPES)
 def test_a_kernel_of_a_device_type_stands_at_its_dispatch_key(device_type):
     op = op_of("cpu" if device_type != "cpu" else "cuda")
     assert not has_kernel(device_type)
@@ -36,7 +36,7 @@ def test_a_kernel_of_a_device_type_stands_at_its_dispatch_key(device_type):
     assert device_type in op.kernels
 
 
-@pytest.mark.parametrize("device_type", DEVICE_TYPES)
+@each("device_type", DEVICE_TYPES)
 def test_an_op_is_declared_for_a_device_type(device_type):
     op = op_of(device_type)
 

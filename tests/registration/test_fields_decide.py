@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import CustomAutogradError, custom_op
@@ -180,7 +181,7 @@ def test_one_field_may_be_a_list():
     assert [[[2, 2]], [[3, 3]]] == [one.tolist() for one in torch.vmap(lambda x: op(x).out)(ones(1, 2))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("outputs", "expected"),
     [("min max", (0, 2)), ("max min", (2, 0)), ("least greatest", (0, 2)), ("min other", (0, 2))],
 )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.utils import _pytree
 
@@ -61,7 +62,7 @@ OPEN = [
 ]
 
 
-@pytest.mark.parametrize(("function", "register", "rule"), PERMUTED)
+@each(("function", "register", "rule"), PERMUTED)
 def test_a_parameter_in_the_place_of_another_argument_is_refused(function, register, rule):
     op = custom_op("places::permuted", function, replace=True)
 

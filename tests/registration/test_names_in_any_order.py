@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientUnavailable, RegistrationError, custom_op
@@ -31,7 +32,7 @@ def op_of_c(names):
     return op
 
 
-@pytest.mark.parametrize("names", ORDERS, ids=" ".join)
+@each("names", ORDERS)
 def test_the_reference_gives_each_gradient_to_its_own_input(names):
     op = op_of_c(names)
 
@@ -43,7 +44,7 @@ def test_the_reference_gives_each_gradient_to_its_own_input(names):
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("names", ORDERS, ids=" ".join)
+@each("names", ORDERS)
 def test_derived_transforms_give_each_derivative_to_its_own_input(names):
     op, values = op_of_c(names), tuple(value.detach() for value in inputs())
     tangents = tuple(torch.full_like(value, weight) for weight, value in enumerate(values, start=1))
@@ -74,7 +75,7 @@ def test_a_rule_of_forward_mode_does_not_decide_whose_gradients_the_reference_re
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(("grad_out", "w", "x", "aux"))), ids=" ".join)
+@each("names", list(itertools.permutations(("grad_out", "w", "x", "aux"))))
 def test_second_derivatives_through_a_hidden_output(names):
     def body(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         aux = x.exp()

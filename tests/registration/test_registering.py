@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import RegistrationError, custom_op
@@ -84,12 +85,13 @@ WITH_ALL = [name for name in CALLED_LIKE_THE_OP if name != "fake"]
 """What has to take all arguments; see tests/drop_in/test_shorter_rules.py for the others."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "function"),
     [(name, function) for name in CALLED_LIKE_THE_OP for function in (too_many, swapped, unknown_keyword)]
     + [(name, function) for name in WITH_ALL for function in (too_few, no_keyword)],
 )
-def test_what_is_not_called_like_the_op_is_refused(op, name, function):
+def test_what_is_not_called_like_the_op_is_refused(name, function):
+    op = make_op("subject")
     register = CALLED_LIKE_THE_OP[name]
     with pytest.raises(RegistrationError, match="registering::subject: the ") as caught:
         register(op, function)
@@ -100,11 +102,12 @@ def test_what_is_not_called_like_the_op_is_refused(op, name, function):
     assert "(x, w, n" in message
 
 
-@pytest.mark.parametrize("register", CALLED_LIKE_THE_OP.values(), ids=CALLED_LIKE_THE_OP)
-@pytest.mark.parametrize(
+@each("register", CALLED_LIKE_THE_OP.values(), ids=CALLED_LIKE_THE_OP)
+@each(
     "function", [fits, fits_by_catching_all, fits_with_other_names, fits_with_an_extra_default, functools.partial(fits)]
 )
-def test_what_is_called_like_the_op_is_taken(op, register, function):
+def test_what_is_called_like_the_op_is_taken(register, function):
+    op = make_op("subject")
     register(op, function)
 
 
@@ -119,13 +122,14 @@ def test_a_drop_in_backward_takes_one_gradient_per_output(op):
         op.register_autograd(lambda ctx, grad: grad)
 
 
-@pytest.mark.parametrize("function", [lambda ctx: None, lambda ctx, inputs: None, lambda a, b, c, d: None])
-def test_a_setup_context_takes_what_torch_gives_it(op, function):
+@each("function", [lambda ctx: None, lambda ctx, inputs: None, lambda a, b, c, d: None])
+def test_a_setup_context_takes_what_torch_gives_it(function):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match="the setup_context does not fit the schema"):
         op.register_autograd(lambda ctx, *grads: None, setup_context=function)
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         lambda ctx, inputs, output: None,
@@ -136,7 +140,8 @@ def test_a_setup_context_takes_what_torch_gives_it(op, function):
         lambda **everything: None,
     ],
 )
-def test_a_setup_context_may_be_written_in_several_ways(op, function):
+def test_a_setup_context_may_be_written_in_several_ways(function):
+    op = make_op("subject")
     op.register_autograd(lambda ctx, *grads: (grads[0], None, None), setup_context=function)
     x = torch.ones(2, requires_grad=True)
     op(x, torch.ones(2))[0].sum().backward()
@@ -144,15 +149,16 @@ def test_a_setup_context_may_be_written_in_several_ways(op, function):
     assert [1.0, 1.0] == x.grad.tolist()
 
 
-@pytest.mark.parametrize("function", [lambda x: x, lambda info, in_dims, x: x, lambda info, in_dims, x, w, n, more: x])
-def test_a_vmap_rule_takes_info_dimensions_and_the_arguments(op, function):
+@each("function", [lambda x: x, lambda info, in_dims, x: x, lambda info, in_dims, x, w, n, more: x])
+def test_a_vmap_rule_takes_info_dimensions_and_the_arguments(function):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match=r"the vmap rule does not fit the schema") as caught:
         op.register_vmap(function)
 
     assert "(info, in_dims, x, w, n, *, s)" in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "problem"),
     [
         (lambda: 0, "it takes 0 of 3 positional arguments"),
@@ -164,7 +170,8 @@ def test_a_vmap_rule_takes_info_dimensions_and_the_arguments(op, function):
         (lambda x, w, n, *, s, more: x, "nothing is passed for its parameter 'more'"),
     ],
 )
-def test_what_does_not_fit_is_told_in_the_parameters_of_the_function(op, function, problem):
+def test_what_does_not_fit_is_told_in_the_parameters_of_the_function(function, problem):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match=re.escape(f"the cpu kernel does not fit the schema: {problem}\n")):
         op.register_kernel("cpu", function)
 
@@ -188,7 +195,7 @@ def test_samples_take_one_argument(op):
         op.register_samples(lambda: None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("device_type", "dtype", "problem"),
     [
         ("nothing", torch.bfloat16, "no autocast"),
@@ -197,16 +204,10 @@ def test_samples_take_one_argument(op):
         ("cpu", "bfloat16", "floating-point dtype"),
     ],
 )
-def test_autocast_takes_a_device_type_and_a_floating_dtype(op, device_type, dtype, problem):
+def test_autocast_takes_a_device_type_and_a_floating_dtype(device_type, dtype, problem):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match=problem):
         op.register_autocast(device_type, dtype)
-
-
-def test_torch_dispatch_takes_a_class_and_five_parameters(op):
-    with pytest.raises(RegistrationError, match="takes a class"):
-        op.register_torch_dispatch(3, lambda cls, func, types, args, kwargs: None)
-    with pytest.raises(RegistrationError, match="does not fit"):
-        op.register_torch_dispatch(Tensor, lambda func, args: None)
 
 
 def test_a_kernel_for_a_device_that_does_not_exist_is_refused(op):
@@ -216,8 +217,9 @@ def test_a_kernel_for_a_device_that_does_not_exist_is_refused(op):
     assert ["default"] == list(op.kernels)
 
 
-@pytest.mark.parametrize(("device_type", "meant"), [("cup", "cpu"), ("gpu", "cuda"), ("cdua", "cuda")])
-def test_the_nearest_device_type_is_suggested(op, device_type, meant):
+@each(("device_type", "meant"), [("cup", "cpu"), ("gpu", "cuda"), ("cdua", "cuda")])
+def test_the_nearest_device_type_is_suggested(device_type, meant):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match=rf"did you mean '{meant}'\?"):
         op.register_kernel(device_type, fits)
 
@@ -246,8 +248,8 @@ def _bind_jvp(op, function):
 BOUND_BY_NAME = {"backward": _bind_backward, "grad": _bind_grad, "jvp": _bind_jvp}
 
 
-@pytest.mark.parametrize("register", BOUND_BY_NAME.values(), ids=BOUND_BY_NAME)
-@pytest.mark.parametrize(
+@each("register", BOUND_BY_NAME.values(), ids=BOUND_BY_NAME)
+@each(
     ("function", "advice"),
     [
         (lambda ww: None, "did you mean 'w'?"),
@@ -259,7 +261,8 @@ BOUND_BY_NAME = {"backward": _bind_backward, "grad": _bind_grad, "jvp": _bind_jv
         (lambda **kwargs: None, "name an input"),
     ],
 )
-def test_a_parameter_that_names_nothing_is_refused_with_advice(op, register, function, advice):
+def test_a_parameter_that_names_nothing_is_refused_with_advice(register, function, advice):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match="names nothing") as caught:
         register(op, function)
 
@@ -300,7 +303,7 @@ def test_a_parameter_with_a_default_may_have_any_name(op):
     assert [6.0, 6.0] == x.grad.tolist()
 
 
-@pytest.mark.parametrize(
+@each(
     ("inputs", "advice"),
     [
         (("xx",), "did you mean 'x'?"),
@@ -309,7 +312,8 @@ def test_a_parameter_with_a_default_may_have_any_name(op):
         ((3,), "names of inputs"),
     ],
 )
-def test_register_grad_takes_names_of_differentiable_inputs(op, inputs, advice):
+def test_register_grad_takes_names_of_differentiable_inputs(inputs, advice):
+    op = make_op("subject")
     with pytest.raises(RegistrationError, match=re.escape(advice)):
         op.register_grad(*inputs)
 
@@ -405,8 +409,9 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize(("register", "one", "other"), TWICE.values(), ids=TWICE)
-def test_filling_a_slot_twice_raises_with_both_places(op, register, one, other):
+@each(("register", "one", "other"), TWICE.values(), ids=TWICE)
+def test_filling_a_slot_twice_raises_with_both_places(register, one, other):
+    op = make_op("subject")
     register(op, one)
     with pytest.raises(RegistrationError, match="already") as caught:
         register(op, other)
@@ -417,8 +422,9 @@ def test_filling_a_slot_twice_raises_with_both_places(op, register, one, other):
     assert "replace=True" in message
 
 
-@pytest.mark.parametrize(("register", "one", "other"), TWICE.values(), ids=TWICE)
-def test_replace_means_it(op, register, one, other):
+@each(("register", "one", "other"), TWICE.values(), ids=TWICE)
+def test_replace_means_it(register, one, other):
+    op = make_op("subject")
     register(op, one)
     register(op, other, replace=True)
 

@@ -1,11 +1,11 @@
 """Registrations: which rule replaces which."""
 
-import pytest
+from tables import each
 
 from custom_autograd.capabilities.autocast import AutocastRule
 from custom_autograd.capabilities.subclasses.capability import TorchDispatch
+from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.rule_types import BackwardRule, DropInRule, FakeRule, Gradient, Registrations
-from custom_autograd.schema.policies import CastPolicy
 
 
 def function():
@@ -48,7 +48,7 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize(("first", "new", "replaced"), REPLACED.values(), ids=REPLACED)
+@each(("first", "new", "replaced"), REPLACED.values(), ids=REPLACED)
 def test_what_is_replaced(first, new, replaced):
     before = registrations(*first)
 

@@ -20,7 +20,10 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 class FileOnDevice(pytest.File):
     def collect(self):
-        yield RunOnDevice.from_parent(self, name="in a process with the second device")
+        item = RunOnDevice.from_parent(self, name="in a process with the second device")
+        if "pytestmark = pytest.mark.slow" in self.path.read_text(encoding="utf-8"):
+            item.add_marker("slow")  # the file is not imported here
+        yield item
 
 
 class RunOnDevice(pytest.Item):

@@ -5,7 +5,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from second_device.building import FOLDER, environment
+
+pytestmark = pytest.mark.slow
 
 TARGET = FOLDER / "tripled.py"
 

@@ -10,6 +10,8 @@ from custom_autograd.verification.harness.targets import call_on, target_of
 from second_device import backend
 from second_device.gallery import ops, problems
 
+pytestmark = pytest.mark.slow
+
 OPS = ops()
 SLOWEST = {"low_precision", "second_order", "sharding", "nesting", "sizes", "directional", "symbolic", "forward_mode"}
 """They take two thirds of the time; test_gallery_thoroughly.py runs them, and those that compile, on six ops."""

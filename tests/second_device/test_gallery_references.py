@@ -6,6 +6,8 @@ from custom_autograd import check
 from custom_autograd.verification.harness.op_files import load
 from second_device.gallery import GALLERY
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("file", ["flash_attention_varlen.py", "flash_attention_varlen_grad.py"])
 def test_a_failure_of_kernels_is_not_expected_of_the_reference(file):

@@ -4,6 +4,8 @@ import pytest
 
 from second_device.gallery import ops, problems
 
+pytestmark = pytest.mark.slow
+
 OPS = ops()
 KINDS = {
     "derivatives of any order": "rms_norm",

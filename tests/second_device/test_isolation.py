@@ -6,7 +6,7 @@ import torch
 
 from custom_autograd import Sample, check
 from custom_autograd.values.random_state import accelerators_in_use, synchronize_accelerators
-from custom_autograd.verification.isolation.forking import is_sound
+from custom_autograd.verification.processes.process import is_sound
 
 
 def test_the_device_is_in_use_and_can_be_waited_for():

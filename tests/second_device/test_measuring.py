@@ -11,6 +11,8 @@ from custom_autograd.benchmarking.machine import name_of_accelerator, waiting_fo
 from custom_autograd.benchmarking.memory import peak_memory
 from custom_autograd.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 OPS = """
 from custom_autograd import Sample, custom_op
 from torch import Tensor

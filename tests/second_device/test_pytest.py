@@ -7,6 +7,8 @@ import pytest
 
 from second_device.building import environment
 
+pytestmark = pytest.mark.slow
+
 TEST = """
 from second_device.tripled import tripled
 

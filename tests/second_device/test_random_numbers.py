@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.values.random_state import RandomState, kept_random_state
-from custom_autograd.verification.harness import randomness
+from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.targets import target_of
 
 DEVICE = torch.device("second", 0)
@@ -84,7 +84,7 @@ def test_the_state_of_the_device_is_kept():
 def test_isolated_randomness_seeds_the_device_and_restores_it():
     before, drawn = RandomState.current(), []
     for _ in range(2):
-        with randomness.isolated(3):
+        with settings.isolated(3):
             drawn.append(torch.rand(3, device=DEVICE))
 
     assert torch.equal(*drawn)
@@ -94,8 +94,8 @@ def test_isolated_randomness_seeds_the_device_and_restores_it():
 def test_a_call_that_draws_on_the_device_is_random():
     x = torch.ones(3, device=DEVICE)
 
-    assert randomness.is_random(target_of(noisy), Sample(x))
-    assert not randomness.is_random(target_of(scaled_sin), Sample(x, x))
+    assert settings.is_random(target_of(noisy), Sample(x))
+    assert not settings.is_random(target_of(scaled_sin), Sample(x, x))
 
 
 @pytest.mark.parametrize("names", ["layouts", "needs", "compile", "subclasses", "sharding", "second_order"])

@@ -12,6 +12,7 @@ import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
 from serialisation.processes import run
+from tables import each
 from torch import Tensor
 
 from custom_autograd import (
@@ -53,7 +54,7 @@ def again(value):
 # ------------------------------------------------------------------------------------------------------------ ops
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@each("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_an_op_pickles_with_every_protocol(protocol):
     assert pickle.loads(pickle.dumps(cube, protocol)) is cube
 

@@ -2,8 +2,8 @@
 
 import itertools
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
@@ -39,8 +39,8 @@ def looped(op, tensors, dims):
 DIMS = [dims for dims in itertools.product((None, 0, -1), repeat=2) if dims != (None, None)]
 
 
-@pytest.mark.parametrize("dims", DIMS, ids=str)
-@pytest.mark.parametrize("leading", [(), (2,), (4, 2)], ids=str)
+@each("dims", DIMS)
+@each("leading", [(), (2,), (4, 2)])
 def test_pairs_equal_a_loop_in_one_call(dims, leading):
     torch.manual_seed(0)
     tensors = [batched(torch.randn(*leading, 5), dim) for dim in dims]
@@ -54,8 +54,8 @@ def test_pairs_equal_a_loop_in_one_call(dims, leading):
     assert 1 == len(CALLS)
 
 
-@pytest.mark.parametrize("bias", [(1,), (2, 1), (1, 1)], ids=str)
-@pytest.mark.parametrize("dims", [(0, None, None), (0, None, 0), (None, None, 0)], ids=str)
+@each("bias", [(1,), (2, 1), (1, 1)])
+@each("dims", [(0, None, None), (0, None, 0), (None, None, 0)])
 def test_broadcast_group_equals_a_loop(dims, bias):
     torch.manual_seed(0)
     tensors = [batched(torch.randn(shape), dim) for shape, dim in zip(((2, 5), (5,), bias), dims, strict=True)]

@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -157,7 +158,7 @@ def joined(x: Tensor, y: Tensor) -> Tensor:
     return (x + y).to(x.dtype)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtypes", "expected"),
     [
         ((torch.int64, torch.float16), torch.float16),
@@ -168,7 +169,6 @@ def joined(x: Tensor, y: Tensor) -> Tensor:
         ((torch.int32, torch.int64), None),
         ((torch.bool, torch.int64), None),
     ],
-    ids=str,
 )
 def test_dtype_that_nothing_says_is_refused(dtypes, expected):
     tensors = [torch.ones(2, dtype=dtype) for dtype in dtypes]

@@ -2,9 +2,10 @@
 
 import pytest
 from expecttest import assert_expected_inline
+from tables import each
 
+from custom_autograd.shapes.line_parser import INDENT, NotationError, parse_line
 from custom_autograd.shapes.notation import Dim
-from custom_autograd.shapes.parsing import INDENT, NotationError, parse_line
 
 
 def refusal(text):
@@ -37,12 +38,12 @@ DIMS = {
 }
 
 
-@pytest.mark.parametrize("text", DIMS)
+@each("text", DIMS)
 def test_each_kind_of_dimension_is_read(text):
     assert (DIMS[text],) == dims(text)
 
 
-@pytest.mark.parametrize("text", ["n", "*b", "(k g)", "(2 h)", "#m", "#*b", "#(k g)", "3", "_", "...", "n+1"])
+@each("text", ["n", "*b", "(k g)", "(2 h)", "#m", "#*b", "#(k g)", "3", "_", "...", "n+1"])
 def test_dimension_is_written_as_it_is_read(text):
     bracketed = f"[{text}]" if "+" in text else text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -84,8 +85,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("op", "good", "bad"), CASES)
+@each("way", WAYS)
+@each(("op", "good", "bad"), CASES)
 def test_wrong_sizes_are_refused_after_right_ones(op, good, bad, way):
     """The first calls prove which shapes are right; a later call of the same kind must be looked at all the same."""
     for _ in range(3):
@@ -96,7 +97,7 @@ def test_wrong_sizes_are_refused_after_right_ones(op, good, bad, way):
     WAYS[way](op, good)
 
 
-@pytest.mark.parametrize(("op", "good", "bad"), CASES)
+@each(("op", "good", "bad"), CASES)
 def test_compiled_call_refuses(op, good, bad, fresh_compiler):
     compiled = torch.compile(op, backend="eager", fullgraph=True)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op, validation
@@ -193,7 +194,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("case", NAMES)
+@each("case", NAMES)
 def test_line_names_the_outputs(case):
     function, line, options, expected = NAMES[case]
 

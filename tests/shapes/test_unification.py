@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import each
 
+from custom_autograd.shapes.line_parser import parse_line
 from custom_autograd.shapes.notation import SizeMismatch
-from custom_autograd.shapes.parsing import parse_line
 from custom_autograd.shapes.unification import Sizes
 
 
@@ -42,7 +43,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("case", FOUND)
+@each("case", FOUND)
 def test_sizes_are_found(case):
     text, shapes, expected = FOUND[case]
 
@@ -104,7 +105,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each("case", REFUSED)
 def test_shapes_that_do_not_fit_are_refused_by_name(case):
     text, shapes, expected = REFUSED[case]
 

@@ -1,5 +1,7 @@
 """Outputs and gradients of DTensors, however they are placed, are those of whole tensors; four ranks are played."""
 
+import itertools
+
 import pytest
 import torch
 from sharding import sharded_ops as ops
@@ -47,9 +49,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(4,), (2, 2)], ids=str)
-@pytest.mark.parametrize("name", slow_but_every(2, CALLS))
-def test_values_and_gradients_do_not_depend_on_placements(name, sizes):
+@pytest.mark.parametrize("case", slow_but_every(3, itertools.product(CALLS, [(4,), (2, 2)])), ids=str)
+def test_values_and_gradients_do_not_depend_on_placements(case):
+    name, sizes = case
     assert_placements_do_not_matter(*CALLS[name], sizes)
 
 

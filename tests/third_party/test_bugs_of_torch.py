@@ -119,6 +119,7 @@ def test_jacrev_of_cdist_is_wrong():
     assert 0.1 < (found - by_rows).abs().max().item()
 
 
+@pytest.mark.slow
 def test_a_compiled_gradient_of_cumprod_fixes_every_size():
     def graphs_of(function):
         counter = GraphCounter()

@@ -5,6 +5,7 @@ Each line of the autograd kernel's recipe, left out, makes one of these silently
 
 import pytest
 import torch
+from tables import each
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
@@ -25,12 +26,12 @@ def square(x):
     return cube(x) ** 2
 
 
-@pytest.mark.parametrize("order", SECOND.values(), ids=SECOND)
+@each("order", SECOND.values(), ids=SECOND)
 def test_second_order(order):
     assert_close(order(square)(X), 30 * X**4)
 
 
-@pytest.mark.parametrize("order", SECOND.values(), ids=SECOND)
+@each("order", SECOND.values(), ids=SECOND)
 def test_second_order_without_vmap(order):
     for x in X:
         assert_close(order(square)(x[None])[0], 30 * x**4)

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from tables import each
 from torch.func import grad, hessian, jacfwd, jvp, vmap
 from torch.testing import assert_close
 
 from ops import TABLE, cube, normalize
 from slow_cases import slow_but_every
 
-ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+ROWS = each("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
-TWICE_ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+TWICE_ROWS = each("row", TWICE.values(), ids=TWICE)
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
@@ -28,7 +29,7 @@ def test_forward(row):
 
 
 @ROWS
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@each("dynamic", [False, True], ids=["static", "dynamic"])
 def test_backward(row, dynamic):
     actual = gradients(compiled(row.loss(row.op), dynamic=dynamic), row.inputs(requires_grad=True))
 

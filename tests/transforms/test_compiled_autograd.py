@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch.testing import assert_close
 
 from ops import TABLE
@@ -9,7 +10,7 @@ from ops import TABLE
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+@each("row", TABLE.values(), ids=TABLE)
 def test_backward(row):
     inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
     row.loss(row.reference)(*expected).backward()

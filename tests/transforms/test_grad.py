@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from tables import each
 from torch.func import grad, jacrev, vjp
 from torch.testing import assert_close
 
 from custom_autograd import GradientError
 from ops import TABLE
 
-ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+ROWS = each("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
-TWICE_ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+TWICE_ROWS = each("row", TWICE.values(), ids=TWICE)
 
 
 def gradients(f, inputs, **options):

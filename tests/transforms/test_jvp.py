@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
@@ -11,7 +12,7 @@ from custom_autograd import GradientError, custom_op
 from ops import TABLE
 
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
-ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
+ROWS = each("row", TWICE.values(), ids=TWICE)
 NESTINGS = {
     "hessian": hessian,
     "jacrev of jacrev": lambda f: jacrev(jacrev(f)),
@@ -75,7 +76,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(("row", "nesting"), CELLS.values(), ids=CELLS)
+@each(("row", "nesting"), CELLS.values(), ids=CELLS)
 def test_second_derivatives(row, nesting):
     first, *rest = row.inputs()
 
@@ -83,7 +84,7 @@ def test_second_derivatives(row, nesting):
     assert_close(actual, nesting(lambda x: row.loss(row.reference)(x, *rest))(first))
 
 
-@pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
+@each("row", [row for row in TWICE.values() if not row.mutates],
                          ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
 def test_third_order_forward(row):
     first, *rest = row.inputs()
@@ -94,7 +95,7 @@ def test_third_order_forward(row):
     assert_close(third(row.op), third(row.reference))
 
 
-@pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
+@each("row", [row for row in TWICE.values() if not row.mutates],
                          ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
 def test_linearize(row):
     outputs, push = linearize(row.op, *row.inputs())

@@ -8,6 +8,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import (
@@ -105,8 +106,8 @@ def test_an_op_that_a_policy_prefers_to_save_is_right(f):
 
 
 @ALL
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("saves", [lambda op: True, is_ours], ids=["everything", "ours"])
+@each("kind", KINDS.values(), ids=KINDS)
+@each("saves", [lambda op: True, is_ours], ids=["everything", "ours"])
 def test_a_saved_op_is_right_or_raises(f, kind, saves):
     policy = contexts(lambda op: kind if saves(op) else RECOMPUTE)
     found, error = attempt(f, policy)

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -28,7 +29,7 @@ class Module(torch.nn.Module):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("row", SAVED.values(), ids=SAVED)
+@each("row", SAVED.values(), ids=SAVED)
 def test_export_round_trip(row):
     program = torch.export.export(Module(row.op), row.inputs())
     file = io.BytesIO()
@@ -48,7 +49,7 @@ def test_a_traced_graph_holds_the_op():
     assert "table::cube" in str(traced.graph)
 
 
-@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+@each("row", TABLE.values(), ids=TABLE)
 def test_checkpoint(row):
     inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
     outputs = checkpoint(row.op, *inputs, use_reentrant=False)
@@ -57,7 +58,7 @@ def test_checkpoint(row):
     assert_close(actual, torch.autograd.grad(row.loss(row.reference)(*expected), expected))
 
 
-@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+@each("row", TABLE.values(), ids=TABLE)
 def test_saved_tensor_hooks_can_replace_everything_that_is_saved(row):
     inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy):

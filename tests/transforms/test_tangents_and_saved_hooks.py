@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+from tables import each
 from torch import Tensor
 from torch.autograd.graph import allow_mutation_on_saved_tensors, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
@@ -52,7 +53,7 @@ def by_dual_level(op, x):
         return forward_ad.unpack_dual(op(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
 
 
-OPS = pytest.mark.parametrize("make", [by_name, by_reference, drop_in])
+OPS = each("make", [by_name, by_reference, drop_in])
 
 
 @OPS
@@ -64,8 +65,8 @@ def test_a_derived_tangent_is_as_exact_under_lossy_hooks(make):
 
 
 @OPS
-@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
-@pytest.mark.parametrize("requires_grad", [False, True])
+@each("tangent_of", [by_func, by_dual_level])
+@each("requires_grad", [False, True])
 def test_a_derived_tangent_can_be_taken_within_a_checkpoint(make, tangent_of, requires_grad):
     op, x = make(), points().requires_grad_(requires_grad)
     tangent = checkpoint(lambda x: tangent_of(op, x), x, use_reentrant=False)
@@ -80,8 +81,8 @@ def copying():
 
 
 @OPS
-@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
-@pytest.mark.parametrize("hooks", [copying, allow_mutation_on_saved_tensors])
+@each("tangent_of", [by_func, by_dual_level])
+@each("hooks", [copying, allow_mutation_on_saved_tensors])
 def test_the_derivative_of_a_tangent_has_what_hooks_have_packed(make, tangent_of, hooks):
     op, x = make(), points().requires_grad_()
     with hooks():
@@ -93,7 +94,7 @@ def test_the_derivative_of_a_tangent_has_what_hooks_have_packed(make, tangent_of
 
 
 @OPS
-@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
+@each("tangent_of", [by_func, by_dual_level])
 def test_a_changed_input_is_found_without_hooks(make, tangent_of):
     op, x = make(), points().requires_grad_()
     tangent = tangent_of(op, x)
@@ -105,7 +106,7 @@ def test_a_changed_input_is_found_without_hooks(make, tangent_of):
 
 
 @OPS
-@pytest.mark.parametrize("tangent_of", [by_func, by_dual_level])
+@each("tangent_of", [by_func, by_dual_level])
 def test_hooks_see_nothing_of_a_tangent_that_is_not_recorded(make, tangent_of):
     op, seen = make(), []
     with saved_tensors_hooks(seen.append, lambda kept: kept):

@@ -1,7 +1,7 @@
 """A kernel may return a view of what it made, laid out as no tangent is: PyTorch fails with an internal assertion."""
 
-import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import jvp, vmap
@@ -37,9 +37,9 @@ def declare(name, layout, *, returns_list):
     return (lambda x: op(x)[0]) if returns_list else op
 
 
-@pytest.mark.parametrize("returns_list", [False, True], ids=["tensor", "list"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", VIEWS)
+@each("returns_list", [False, True], ids=["tensor", "list"])
+@each("layout", LAYOUTS)
+@each("name", VIEWS)
 def test_the_tangent_of_a_view_of_new_memory(name, layout, returns_list):
     op, formula = declare(name, layout, returns_list=returns_list), FORMULAS[name]
     x, tangent = torch.rand(3, 2), torch.rand(3, 2)

@@ -4,13 +4,14 @@ import itertools
 
 import pytest
 import torch
+from tables import each
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.testing import assert_close
 
 from custom_autograd import KernelError, custom_op
 from ops import TABLE
 
-ROWS = pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
+ROWS = each("row", TABLE.values(), ids=TABLE)
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
 TWICE_ROWS = pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
 
@@ -71,9 +72,9 @@ def test_grad_of_vmap(row):
     assert_close(actual, grad(loss(row.reference), argnums(row))(*batches(row)))
 
 
-@pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],
+@each("row", [row for row in TWICE.values() if not row.mutates],
                          ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
-@pytest.mark.parametrize("order", [hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacfwd(f)),
+@each("order", [hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacfwd(f)),
                                    lambda f: jacrev(jacrev(f))],
                          ids=["hessian", "jacfwd of jacfwd", "jacrev of jacfwd", "jacrev of jacrev"])  # fmt: skip
 def test_vmap_of_second_derivatives(row, order):

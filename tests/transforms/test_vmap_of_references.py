@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.func import vmap
 
@@ -35,8 +36,8 @@ X, SCALE = torch.arange(6.0).reshape(2, 3), torch.tensor([[-1.0, -2.0], [3.0, 4.
 OPS = {op.overload.name(): op for op in (spread, scaled, branch)}
 
 
-@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0)], ids=str)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@each("in_dims", [(0, 0), (0, None), (None, 0)])
+@each("op", OPS.values(), ids=OPS)
 def test_values_of_a_reference_that_cannot_be_batched(op, in_dims):
     arguments = [value if dim == 0 else value[0] for value, dim in zip((X, SCALE), in_dims, strict=True)]
     samples = [[value[i] if dim == 0 else value for value, dim in zip(arguments, in_dims, strict=True)] for i in (0, 1)]
@@ -94,8 +95,8 @@ DERIVATIVES = {
 FUNCTIONS = {"item": (cube, cubed), "in place": (by_list, lambda x: x**3 + 2 * x)}
 
 
-@pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
-@pytest.mark.parametrize(("function", "plain"), FUNCTIONS.values(), ids=FUNCTIONS)
+@each("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
+@each(("function", "plain"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_derivatives_in_a_batch(function, plain, derivative):
     x = torch.tensor([[1.0, -2.0, 3.0], [0.5, 1.5, -0.5]], dtype=torch.float64)
 

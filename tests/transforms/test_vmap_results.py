@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor, vmap
 from torch.func import grad
 from torch.testing import assert_close
@@ -107,8 +108,8 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize(("op", "returned"), RIGHT.values(), ids=RIGHT)
-@pytest.mark.parametrize("register", [by_method, by_object, by_name])
+@each(("op", "returned"), RIGHT.values(), ids=RIGHT)
+@each("register", [by_method, by_object, by_name])
 def test_what_fits_the_schema_is_what_a_loop_gives(op, returned, register):
     found, expected = run(op, returned, register), [op(x) for x in X]
 
@@ -188,8 +189,8 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "returned", "parts"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("register", [by_method, by_name])
+@each(("op", "returned", "parts"), WRONG.values(), ids=WRONG)
+@each("register", [by_method, by_name])
 def test_what_does_not_fit_the_schema_is_refused(op, returned, parts, register):
     with pytest.raises(KernelError) as caught:
         run(op, returned, register)

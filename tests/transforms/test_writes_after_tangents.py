@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import hessian, jacfwd, jvp, linearize, vmap
@@ -231,15 +232,13 @@ def direction():
     return torch.tensor([0.7, 0.2, -0.4], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-@pytest.mark.parametrize(("f", "plain"), PROGRAMS.values(), ids=PROGRAMS)
+@each("mode", MODES.values(), ids=MODES)
+@each(("f", "plain"), PROGRAMS.values(), ids=PROGRAMS)
 def test_tangents_are_right_after_a_write(f, plain, mode):
     assert_close(mode(f, point(), direction()), mode(plain, point(), direction()))
 
 
-@pytest.mark.parametrize(
-    "name", ["output, by name", "output, jvp rule", "list", "two outputs", "transposed", "old value"]
-)
+@each("name", ["output, by name", "output, jvp rule", "list", "two outputs", "transposed", "old value"])
 def test_a_compiled_tangent_is_right_after_a_write(name, fresh_compiler):
     f, plain = PROGRAMS[name]
     compiled = torch.compile(lambda x, v: jvp(f, (x,), (v,))[1], backend="aot_eager")

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
@@ -88,7 +89,7 @@ def _(grad, kind):
     return BAD[kind](grad)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "problem"),
     [
         ("broadcast", "wrong shape"),

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, GradientError, KernelError, RegistrationError, Sample, custom_op
@@ -60,8 +61,8 @@ def returns(x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     return {"none": None, "few": (x + 1,), "single": x + 1, "wrong": (x + 1, 3), "hole": (None, x + 1)}[kind]
 
 
-@pytest.mark.parametrize("kind", ["none", "few", "single", "wrong", "hole"])
-@pytest.mark.parametrize("call", [returns, torch.ops.traps.returns], ids=["op", "overload"])
+@each("kind", ["none", "few", "single", "wrong", "hole"])
+@each("call", [returns, torch.ops.traps.returns], ids=["op", "overload"])
 def test_wrong_outputs_are_an_error(kind, call):
     with pytest.raises(KernelError, match="traps::returns: the default kernel"):
         call(torch.ones(2), kind)
@@ -121,8 +122,8 @@ def _(grad, x, a, b, c, d, needs):
     return {"x": grad * a * c, "b": None, "d": None}
 
 
-@pytest.mark.parametrize("call", [defaults, torch.ops.traps.defaults], ids=["op", "overload"])
-@pytest.mark.parametrize(
+@each("call", [defaults, torch.ops.traps.defaults], ids=["op", "overload"])
+@each(
     ("args", "kwargs", "expected"),
     [
         ((), {}, (1, True, 2.0, True)),
@@ -315,13 +316,13 @@ def test_a_second_backward_is_no_silent_replacement():
     assert torch.equal(torch.full((2,), 7.0, dtype=x.dtype), x.grad)
 
 
-@pytest.mark.parametrize("namespace", ["aten", "prim", "prims", "torch", "pytorch", "at"])
+@each("namespace", ["aten", "prim", "prims", "torch", "pytorch", "at"])
 def test_namespaces_of_pytorch_are_reserved(namespace):
     with pytest.raises(DeclarationError, match=f"the namespace '{namespace}' is reserved for PyTorch"):
         custom_op(f"{namespace}::traps_reserved", _plus_one)
 
 
-@pytest.mark.parametrize("name", ["nons", "a.b::c", "a::b.", "a::b.c.d", "::c", "a::", "a::b::c", "a:b", "a::b-c", ""])
+@each("name", ["nons", "a.b::c", "a::b.", "a::b.c.d", "::c", "a::", "a::b::c", "a:b", "a::b-c", ""])
 def test_a_name_that_is_no_name_says_so(name):
     with pytest.raises(DeclarationError, match=r"'namespace::name'"):
         custom_op(name, _plus_one)

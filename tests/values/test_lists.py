@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from custom_autograd.values.results import Layout, flatten, restore
+from custom_autograd.values.kernel_results import Layout, flatten, restore
 
 LISTS = st.none() | st.lists(st.none() | st.integers(), max_size=4)
 SINGLES = st.none() | st.integers() | LISTS

@@ -5,11 +5,12 @@ import ctypes
 import numpy as np
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 
 import custom_autograd
 from custom_autograd import KernelError, custom_op
-from custom_autograd.values.contents import PIECE, checksum, is_changed
+from custom_autograd.execution.watching import PIECE, checksum, is_changed
 
 
 def through_numpy(x):
@@ -52,8 +53,8 @@ def writing(write):
     return custom_op("undeclared::writing", kernel, schema="(Tensor x) -> Tensor", replace=True)
 
 
-@pytest.mark.parametrize("write", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("requires_grad", [False, True], ids=["constant", "recorded"])
+@each("write", WAYS.values(), ids=WAYS)
+@each("requires_grad", [False, True], ids=["constant", "recorded"])
 def test_a_write_that_pytorch_does_not_count_is_found(write, requires_grad):
     op = writing(write)
     op.register_backward(lambda grad: {"x": None})
@@ -135,8 +136,8 @@ def test_contents_that_are_not_numbers_are_no_change():
         assert torch.equal(torch.zeros(2), op(torch.full((3,), float("nan"))))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("layout", LAYOUTS.values(), ids=LAYOUTS)
+@each("dtype", DTYPES)
 def test_checksums_change_with_the_elements_of_a_tensor_and_with_nothing_else(layout, dtype):
     """Each byte of the memory that the tensor is a part of, one at a time."""
     base = torch.zeros(20, dtype=dtype)

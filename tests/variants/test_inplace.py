@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -184,7 +185,7 @@ class Module(torch.nn.Module):
 
 
 @every
-@pytest.mark.parametrize("strict", [False, True], ids=["not strict", "strict"])
+@each("strict", [False, True], ids=["not strict", "strict"])
 def test_an_exported_program_is_right(name, strict, fresh_compiler):
     program = torch.export.export(Module(name), (rand(),), strict=strict)
 
@@ -592,7 +593,7 @@ NONE = {
 }
 
 
-@pytest.mark.parametrize("schema", NONE)
+@each("schema", NONE)
 def test_an_op_that_can_have_none_says_why(schema):
     function = (lambda *, x: x) if "*" in schema else (lambda n, x: x) if "int n" in schema else (lambda x: x)
     mutates = ("x",) if "!" in schema else ()

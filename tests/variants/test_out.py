@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, GradientError, KernelError, Sample, custom_op
@@ -496,7 +497,7 @@ NONE = {
 }
 
 
-@pytest.mark.parametrize("schema", NONE)
+@each("schema", NONE)
 def test_an_op_that_can_have_none_says_why(schema):
     mutates = ("x",) if "!" in schema else ()
     name = f"out::none_{list(NONE).index(schema)}"
