@@ -22,7 +22,6 @@ from custom_autograd.containers.named_fields import find_tree
 from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import (
-    location_of_declaration,
     module_of_caller,
     modules_of,
 )
@@ -75,8 +74,7 @@ loading.watch()
 
 
 def options_of(
-    name: str,
-    declared: object,
+    refuse: Refusal,
     mutates_args: str | Iterable[str],
     schema: str | None,
     outputs: Sequence[str] | None,
@@ -88,8 +86,7 @@ def options_of(
     inline: str | None,
     checkpoint: str | None,
 ) -> DeclarationOptions:
-    """Return the arguments of `custom_op`, normalised; `declared` is what it decorates."""
-    refuse = Refusal(name, location_of_declaration(declared))
+    """Return the arguments of `custom_op`, normalised."""
     if inline not in (None, inlining.REFERENCE):
         problem = "inline= takes what a compiled graph holds in place of the op"
         raise refuse(problem, expected="'reference', or None", found=show(inline))
@@ -100,7 +97,7 @@ def options_of(
         "unknown" if mutates_args == "unknown" else listed(refuse, "mutates_args", mutates_args)
     )
     return DeclarationOptions(
-        op=name,
+        op=refuse.op,
         mutates=mutates,
         schema=schema,
         outputs=None if outputs is None else listed(refuse, "outputs", outputs),
@@ -118,6 +115,7 @@ def declare(
     function: Callable[..., Any],
     options: DeclarationOptions,
     device_types: str | Sequence[str] | None,
+    refuse: Refusal,
     *,
     is_reference: bool,
     shapes: ShapeOptions,
@@ -128,7 +126,6 @@ def declare(
     Raises:
         DeclarationError: it cannot be an op, or the name is taken.
     """
-    refuse = Refusal(options.op, location_of_declaration(function))
     check_bools(lambda: refuse, reference=is_reference, replace=replace)
     caller = module_of_caller()
     name = parse_name(options.op, refuse.location, is_torchs=caller.partition(".")[0] == "torch")

@@ -23,6 +23,7 @@ from custom_autograd.capabilities.vmap import capability as vmap
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.lazy import Lazy
+from custom_autograd.core.locations import location_of_declaration
 from custom_autograd.core.option_types import check_bools
 from custom_autograd.execution.call import publish
 from custom_autograd.execution.generated import generated_code_of, source_of
@@ -32,6 +33,7 @@ from custom_autograd.native import loading as native_loading
 from custom_autograd.registration import dispatcher_library as library
 from custom_autograd.registration.policy_types import Cast
 from custom_autograd.registration.registry import OpRecord, one_declaration_at_a_time
+from custom_autograd.schema.annotations import Refusal
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.torch_attributes import with_attributes
@@ -165,9 +167,9 @@ def custom_op(
     """
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
+        refuse = Refusal(name, location_of_declaration(function))
         options = declare.options_of(
-            name,
-            function,
+            refuse,
             mutates_args,
             schema,
             outputs,
@@ -181,7 +183,7 @@ def custom_op(
         )
         notation = ShapeOptions(shapes, along, dtypes, flops, numbers)
         record = declare.declare(
-            function, options, device_types, is_reference=reference, shapes=notation, replace=replace
+            function, options, device_types, refuse, is_reference=reference, shapes=notation, replace=replace
         )
         op: CustomOp[..., Any] = CustomOp(record)
         native_loading.start(record)

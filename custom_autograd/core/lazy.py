@@ -39,7 +39,7 @@ class Once(Lazy[T]):
         with instance.lock:
             values = vars(instance)
             if self._name not in values:
-                return super().__get__(instance, owner)
+                values[self._name] = self._compute(instance)
             found: T = values[self._name]
             return found
 

@@ -73,6 +73,8 @@ NUMBERS = (int, float, bool, str, type(None))
 
 def _may_be_elsewhere(device_type: str | None) -> bool:
     """Return True if tensors of a device type, or of any for None, may be on another device than the current one."""
+    if device_type == "cpu":
+        return False
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or device_type is None:
         return accelerator is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from custom_autograd.core.lazy import Once
@@ -33,20 +32,16 @@ class GeneratedOp:
     Attributes:
         is_checked: the results of kernels and rules are looked at.
         is_writing: kernels write to inputs.
+        lock: the lock of the op, held while a part is made.
     """
 
     def __init__(self, record: OpRecord, level: str) -> None:
-        self._record = record
+        self._record, self.lock = record, record.lock
         self.is_checked = level != "off"
         self.is_writing = bool(record.declaration.schema.mutated_arguments)
         self._is_watched = level == "full"
         self._around_kernel = AroundKernels(record)
         self._kernels = record.kernels
-
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Return the lock of the op, which a forked child replaces; it is held while a part is made."""
-        return self._record.lock
 
     @Once
     def watch(self) -> Watcher:
@@ -80,9 +75,12 @@ class GeneratedOp:
         """What records calls as nodes: the autograd.Function, and the forward of its nodes."""
         return RecordingCode(self._record, self.recording_facts)
 
+    def record_call(self, *values: Any) -> Any:
+        """Run and record a call that native code recognises and cannot record: the op at its Autograd key."""
+        return self._redispatched(*values)
+
     @Once
-    def record_call(self) -> Callable[..., Any]:
-        """What runs and records a call that native code recognises and cannot record: the op at its Autograd key."""
+    def _redispatched(self) -> Callable[..., Any]:
         redispatch = dispatch.redispatcher(opened(self._record))
         arguments = self._record.declaration.schema.arguments
         first = sum(not argument.is_keyword_only for argument in arguments)

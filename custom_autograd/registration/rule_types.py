@@ -298,7 +298,7 @@ class Registrations:
 
     def get(self, cls: type[R], part: Hashable = "") -> R | None:
         """Return what is registered of a class, for a part of the op if there may be several, or None."""
-        return cast(R | None, self.rules.get((cls, part)))
+        return cast("R | None", self.rules.get((cls, part)))
 
     def all_of(self, cls: type[R]) -> tuple[R, ...]:
         """Return all that are registered of a class, one for each part of the op."""

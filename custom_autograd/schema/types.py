@@ -241,15 +241,19 @@ def describe_supported() -> str:
 
 def find_argument_type(annotation: object) -> ArgumentType | None:
     """Return how an annotation travels through the dispatcher, or None if the type is not supported."""
-    return _find(resolve(annotation))
+    plain = _find_plain(annotation)
+    return _find(resolve(annotation)) if plain is None else plain[0]
 
 
 def find_return_spelling(annotation: object) -> str | None:
     """Return the dispatcher's spelling of one returned value, or None if it cannot be returned."""
+    plain = _find_plain(annotation)
+    if plain is not None:
+        return plain[1]
     annotation = resolve(annotation)
     row = _find_row(annotation)
-    if row is not None and row.results:
-        return row.spelling
+    if row is not None:
+        return row.spelling if row.results else None
     inner = _optional(annotation)
     if inner is not None and inner == Tensor:
         return "Tensor?"
@@ -261,7 +265,7 @@ def _find(annotation: object) -> ArgumentType | None:
     """Return the same for an annotation that is resolved."""
     row = _find_row(annotation)
     if row is not None:
-        return replace(row.travels, example=row.travels.example or example_of(row.spelling))
+        return _travels(row)
     if typing.get_origin(annotation) is Literal:
         return conversions.literal(typing.get_args(annotation))
     if is_class(annotation) and issubclass(annotation, enum.Enum):
@@ -276,6 +280,15 @@ def _find(annotation: object) -> ArgumentType | None:
             return None  # an optional list of tensors is a container: see TENSOR_TYPES
         return conversions.optional(found)
     return _find_sequence(annotation)
+
+
+def _travels(row: TypeRow) -> ArgumentType:
+    return replace(row.travels, example=row.travels.example or example_of(row.spelling))
+
+
+def _find_plain(annotation: object) -> tuple[ArgumentType, str | None] | None:
+    """Return how a class that has a row travels, and how a schema spells a result of it, without a search."""
+    return _PLAIN_CLASSES.get(annotation) if annotation is Tensor or type(annotation) is type else None
 
 
 def _find_sequence(annotation: object) -> ArgumentType | None:
@@ -339,3 +352,8 @@ def _element(annotation: object) -> tuple[object | None, int | None]:
 
 
 _NUMBERS = frozenset(row.annotation for row in ARGUMENT_TYPES if row.is_number)
+_PLAIN_CLASSES: dict[object, tuple[ArgumentType, str | None]] = {
+    row.annotation: (_travels(row), row.spelling if row.results else None)
+    for row in ARGUMENT_TYPES
+    if is_class(row.annotation)
+}
