@@ -62,13 +62,14 @@ def metadata_of(tensor: Any) -> Any:  # Any: a tensor, a list of tensors, or any
     """Return everything that is known of a tensor but its data, a list of it for a list, None for anything else."""
     if not isinstance(tensor, Tensor):
         return [metadata_of(item) for item in tensor] if isinstance(tensor, (list, tuple)) else None
-    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    layout = tensor.layout  # a fake tensor computes it
+    strides = tensor.stride() if layout is torch.strided else ()
     if type(tensor) is Tensor and not tensor.requires_grad:
-        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.dtype, strides)
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, layout, tensor.dtype, strides)
     if type(tensor) in PLAIN or not (is_wrapper(tensor) and _holds_numbers(tensor)):
-        return Metadata(tensor.shape, tensor.dtype, tensor.device, tensor.layout, grad_dtype_of(tensor), strides)
+        return Metadata(tensor.shape, tensor.dtype, tensor.device, layout, grad_dtype_of(tensor), strides)
     parts, context = _take_apart(tensor)
-    facts = tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.dtype, strides
+    facts = tensor.shape, tensor.dtype, tensor.device, layout, tensor.dtype, strides
     return WrapperMetadata(*facts, type(tensor), parts, context)
 
 
@@ -77,7 +78,7 @@ def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
 
     Only a leaf can have another one than its own (`Tensor.grad_dtype`, from torch 2.13 on).
     """
-    if torch.compiler.is_dynamo_compiling() or type(tensor) not in PLAIN:  # Dynamo cannot trace it
+    if type(tensor) not in PLAIN or torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace it
         return tensor.dtype
     if not tensor.requires_grad or not tensor.is_leaf:
         return tensor.dtype
