@@ -94,8 +94,10 @@ check: $(VENV)/installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --cache-dir $(BUILD)/import_linter
 
+# PUBLISHED=dev or PUBLISHED=v0.2.1 builds pages with a menu of versions, which .ci/push-docs publishes.
+PUBLISHED ?=
 docs: $(VENV)/installed $(BUILD)/gallery-checks.json
-	$(BIN)/python docs/build.py $(BUILD)/docs --checks $(BUILD)/gallery-checks.json
+	$(BIN)/python docs/build.py $(BUILD)/docs --checks $(BUILD)/gallery-checks.json $(addprefix --published ,$(PUBLISHED))
 
 # The source archive and the wheel of a release, in dist/. PREBUILT=1 puts the library of native calls for each of
 # these torches and each Python that is there into the wheel, which then is for this platform.

@@ -1,9 +1,11 @@
 """Build the site: copy these pages, add those that are generated from the code, and run Sphinx on both.
 
     python docs/build.py build/docs --checks build/gallery-checks.json
+    python docs/build.py build/docs --published v0.2.1
 
 The generated pages (the gallery, the API, the command line, the errors, llms.txt) are never in the source tree, so they
 cannot be out of date. Sphinx reads from the folder `OUTPUT-source`, and warnings are errors.
+Pages that publish.py is to put into a site of several versions have a menu of them; the others name their version.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import sys
 from pathlib import Path
 
 from generate import api, errors, gallery, llms, memory, verification
-from sphinx.cmd.build import main as build
+from publish import DEVELOPMENT, folder_of
+from sphinx.cmd.build import main as sphinx
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-TOOLS = ("generate", "build.py", "__pycache__")
+TOOLS = ("generate", "build.py", "publish.py", "__pycache__")
+BANNER = "This is the documentation of the development version, which can differ from the releases."
 
 
 def main() -> int:
@@ -26,12 +30,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Builds the site.")
     parser.add_argument("output", type=Path, help="the folder of the site")
     parser.add_argument("--checks", type=Path, help="the report of the gallery that custom-autograd check --json wrote")
+    parser.add_argument("--published", type=folder_of, help="the version as publish.py gets it: 'dev' or a release")
     arguments = parser.parse_args()
     output = arguments.output.resolve()
     source = output.parent / f"{output.name}-source"
     stage(source, arguments.checks)
-    options = ["-W", "--keep-going", "--nitpicky", "--fresh-env", "--quiet", "-b", "html"]
-    return int(build([*options, str(source), str(output)]))
+    return build(source, output, arguments.published)
 
 
 def stage(source: Path, checks: Path | None) -> None:
@@ -48,6 +52,16 @@ def stage(source: Path, checks: Path | None) -> None:
     measured = source / "how-to" / "keep-less-memory.md"
     measured.write_text(measured.read_text(encoding="utf-8").replace(memory.MARK, memory.section()), encoding="utf-8")
     (source / "llms.txt").write_text(llms.text_of(source), encoding="utf-8")
+
+
+def build(source: Path, output: Path, published: str | None) -> int:
+    """Run Sphinx, and return its exit code."""
+    options = ["-W", "--keep-going", "--nitpicky", "--fresh-env", "--quiet", "-b", "html"]
+    if published is not None:
+        options += ["-A", f"published={published}"]
+    if published == DEVELOPMENT:
+        options += ["-D", f"html_theme_options.announcement={BANNER}"]
+    return int(sphinx([*options, str(source), str(output)]))
 
 
 if __name__ == "__main__":

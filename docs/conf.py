@@ -12,11 +12,22 @@ copyright = "2026, the custom_autograd authors"
 version = release = custom_autograd.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = "custom_autograd"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_extra_path = ["llms.txt"]  # copied to the root of the site
 html_show_sourcelink = False
 html_copy_source = False

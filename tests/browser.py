@@ -30,6 +30,15 @@ def open_page(driver, address):
     wait_for(driver, f"location.href == {json.dumps(address)} && document.readyState == 'complete'")
 
 
+def show(driver, address, width=1280, scheme="light"):
+    """Loads a page, `width` pixels wide, where the reader prefers light or dark."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    open_page(driver, address)
+
+
 def wait_for(driver, script):
     """What a script returns as soon as it is true."""
     from selenium.webdriver.support.ui import WebDriverWait

@@ -111,3 +111,28 @@ def test_every_action_has_a_major_version(name):
     uses = [step["uses"] for step in steps_of(WORKFLOWS[name]) if "uses" in step]
 
     assert [] == [action for action in uses if not re.fullmatch(r"[\w.-]+/[\w.-]+@(release/)?v\d+", action)]
+
+
+def test_a_job_writes_only_what_is_listed():
+    """Jobs write to publish docs, to sign what was built, and to prove to the package index who publishes."""
+    written = {
+        f"{name}: {job}": sorted(scope for scope, level in spec.get("permissions", {}).items() if level == "write")
+        for name, workflow in WORKFLOWS.items()
+        for job, spec in workflow["jobs"].items()
+    }
+
+    assert {
+        "docs.yml: publish": ["contents"],
+        "release.yml: build": ["attestations", "id-token"],
+        "release.yml: docs": ["contents"],
+        "release.yml: publish": ["id-token"],
+    } == {job: scopes for job, scopes in written.items() if scopes}
+
+
+def test_a_release_publishes_its_docs_after_the_package():
+    """A workflow that is called may do no more than the job that calls it."""
+    docs = WORKFLOWS["release.yml"]["jobs"]["docs"]
+
+    assert ("publish", "./.github/workflows/docs.yml") == (docs["needs"], docs["uses"])
+    assert WORKFLOWS["docs.yml"]["jobs"]["publish"]["permissions"] == docs["permissions"]
+    assert "workflow_call" in WORKFLOWS["docs.yml"][True]  # YAML reads `on` as a bool

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 from filelock import FileLock
 
-from browser import CHROMIUM, DRIVER, OPTIONS, open_page, wait_for
+from browser import open_page, show, wait_for
 
 pytestmark = pytest.mark.slow  # builds the site; tests/test_documents.py runs and follows what its pages are made of
 
@@ -177,42 +177,16 @@ def test_a_page_of_the_gallery_has_each_part(site, part):
     assert part in (site / "gallery" / "rms_norm.html").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("chromium and its driver are not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for option in (*OPTIONS, "--allow-file-access-from-files", f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
-def show(driver, site, page, width=1280, scheme="light"):
-    """Loads a page, `width` pixels wide, where the reader prefers light or dark."""
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    feature = {"name": "prefers-color-scheme", "value": scheme}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-    open_page(driver, (site / page).as_uri())
-
-
 def test_pages_load_without_errors_in_the_console(chromium, site):
     chromium.get_log("browser")
     for page in PAGES:
-        show(chromium, site, page)
+        show(chromium, (site / page).as_uri())
 
     assert [] == chromium.get_log("browser")
 
 
 def test_the_navigation_leads_from_the_front_page_to_an_op_of_the_gallery(chromium, site):
-    show(chromium, site, "index.html")
+    show(chromium, (site / "index.html").as_uri())
     wait_for(chromium, "[...document.querySelectorAll('.sidebar-tree a')].find(a => a.textContent == 'The gallery')")
     chromium.execute_script(
         "[...document.querySelectorAll('.sidebar-tree a')].find(a => a.textContent == 'The gallery').click()"
@@ -226,7 +200,7 @@ def test_the_navigation_leads_from_the_front_page_to_an_op_of_the_gallery(chromi
 
 
 def test_the_navigation_has_its_parts(chromium, site):
-    show(chromium, site, "index.html")
+    show(chromium, (site / "index.html").as_uri())
     captions = wait_for(
         chromium, "[...document.querySelectorAll('.sidebar-tree .caption-text')].map(a => a.textContent).join(' | ')"
     )
@@ -255,7 +229,7 @@ def test_the_search_finds_ops_and_texts_of_errors(chromium, site, words, page):
 def test_no_page_is_wider_than_a_phone(chromium, site, scheme):
     wide = []
     for page in PAGES:
-        show(chromium, site, page, width=390, scheme=scheme)
+        show(chromium, (site / page).as_uri(), width=390, scheme=scheme)
         if chromium.execute_script("return document.documentElement.scrollWidth > window.innerWidth"):
             wide.append(page)
 
@@ -276,7 +250,7 @@ TEXTS += [("index.html", ".highlight", f".highlight .{token}") for token in ("c1
 @pytest.mark.parametrize(("page", "ground", "selector"), TEXTS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable_in_light_and_dark(chromium, site, scheme, page, ground, selector):
-    show(chromium, site, page, scheme=scheme)
+    show(chromium, (site / page).as_uri(), scheme=scheme)
     ground = luminance(chromium.find_element("css selector", ground).value_of_css_property("background-color"))
     text = luminance(chromium.find_element("css selector", selector).value_of_css_property("color"))
 
