@@ -38,7 +38,7 @@ def from_function(function: Function, name: str, /, *, samples: Samples = None) 
             of the op. Without them small tensors and numbers are made, if all parameters have annotations.
 
     Returns:
-        The op: `op(...)` takes the place of `function.apply(...)`.
+        The op; `op(...)` takes the place of `function.apply(...)`.
 
     Raises:
         DeclarationError: no call could be recorded, forward writes to arguments, an argument has a type that ops do

@@ -20,14 +20,14 @@ Recorded = Tensor | GradientEdge | NodeType
 """A tensor, a gradient edge, or several of those."""
 
 
-def op_of(node: Node) -> Any:
+def op_of(node: Node) -> Any:  # Any: the class of ops is above this module
     """Return the custom op that recorded a node of the graph, or None if it is the node of something else.
 
     Args:
         node: a `grad_fn`.
 
     Returns:
-        The op, as `custom_op` returned it (Any: its class is above this module).
+        The op, as `custom_op` returned it.
 
     Example:
         >>> import torch

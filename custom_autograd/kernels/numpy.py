@@ -220,8 +220,8 @@ def numpy_kernel(function: Callable[..., Any]) -> NumpyKernel:
             float8: for such tensors the call raises.
 
     Returns:
-        The kernel. It computes values only: gradients belong to the op that calls it. A tensor that it returns owns
-        its memory: an array that is a view, read-only, or kept somewhere else is copied.
+        The kernel, which computes values only; gradients belong to the op that calls it. A tensor that it returns
+        owns its memory: an array that is a view, read-only, or kept somewhere else is copied.
 
     Example:
         >>> import numpy

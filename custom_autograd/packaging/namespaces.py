@@ -19,7 +19,7 @@ def namespace(name: str, file: str) -> str:
         file: the `__file__` of the package, or of a module in its folder.
 
     Returns:
-        The name itself, or in a build for the Kernel Hub the name and the hash of the build: "myops_3f2a90c1".
+        The name itself; in a build for the Kernel Hub, the name and the hash of the build, such as "myops_3f2a90c1".
 
     Example:
         >>> namespace("myops", __file__)

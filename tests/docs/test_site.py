@@ -166,6 +166,11 @@ def test_the_place_of_each_message_of_the_index_is_there_once(site):
     assert (True, len(places)) == (len(places) > 200, len(set(places)))
 
 
+def test_no_sentence_about_a_result_is_read_as_its_type(site):
+    """Napoleon takes what is before a colon in the first line of "Returns" for the type."""
+    assert [] == [page.name for page in (site / "reference").glob("*.html") if "Return type" in page.read_text()]
+
+
 def test_every_file_of_the_gallery_with_ops_has_a_page(site):
     files = [file for file in (ROOT / "examples" / "gallery").glob("*.py") if "custom_op(" in file.read_text()]
 
@@ -234,6 +239,21 @@ def test_no_page_is_wider_than_a_phone(chromium, site, scheme):
             wide.append(page)
 
     assert [] == wide
+
+
+@pytest.mark.parametrize("page", ["index.html", "explanation/what-a-call-costs.html", "gallery/rms_norm.html"])
+def test_what_is_wider_than_a_phone_can_be_scrolled(chromium, site, page):
+    """Code, tables and plots: nothing is cut off, and the text of plots is not shrunk."""
+    show(chromium, (site / page).as_uri(), width=390)
+    stuck = """
+        const wide = [...document.querySelectorAll("article :is(pre, table, img, .plot svg)")].filter(
+            (one) => one.getBoundingClientRect().right > innerWidth || one.scrollWidth > one.clientWidth + 1);
+        const overflow = (one) => getComputedStyle(one).overflowX;
+        const scrolls = (one) => one && (["auto", "scroll"].includes(overflow(one)) || scrolls(one.parentElement));
+        return [wide.length, wide.filter((one) => !scrolls(one)).map((one) => one.outerHTML.slice(0, 80))]"""
+    count, cut = chromium.execute_script(stuck)
+
+    assert (True, []) == (count > 0, cut)
 
 
 def luminance(colour):
