@@ -130,13 +130,21 @@ class CudaCompiler(CppCompiler):
         devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
         return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
 
-    def find(self, source: Path) -> list[str]:
-        """Return the first nvcc that there is."""
+    def is_there(self, source: Path) -> bool:
+        """Return True if there is an nvcc."""
+        words = words_of(self.wanted(), "NVCC", source)
+        return os.name == "posix" and bool(words) and shutil.which(words[0]) is not None
+
+    def wanted(self) -> str:
+        """Return the command that runs nvcc, as text, whether it exists or not."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-        wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
-        words = words_of(wanted, "NVCC", source)
-        if os.name == "posix" and words and shutil.which(words[0]):
-            return words
+        return os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
+
+    def find(self, source: Path) -> list[str]:
+        """Return the command of nvcc."""
+        wanted = self.wanted()
+        if self.is_there(source):
+            return words_of(wanted, "NVCC", source)
         raise KernelUnavailable(
             source.name,
             "no CUDA compiler for the kernel",

@@ -1,4 +1,4 @@
-"""Packages of ops for others: libraries in wheels, namespaces of builds, and the layout of the Kernel Hub."""
+"""Package ops for others: libraries in wheels, namespaces of builds, and the layout of the Kernel Hub."""
 
 from custom_autograd.packaging.namespaces import namespace
 

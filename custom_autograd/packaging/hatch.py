@@ -1,4 +1,4 @@
-"""The build hook of hatchling: `[tool.hatch.build.hooks.custom-autograd]` in a project's pyproject.toml."""
+"""Build kernels into a wheel with hatchling: `[tool.hatch.build.hooks.custom-autograd]` in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from custom_autograd.packaging.project import build_project, files_of, read_proj
 
 
 class KernelHook(BuildHookInterface[WheelBuilderConfig]):
-    """Builds the kernels of a project into its wheel."""
+    """Build hook that adds the libraries of a project's kernels to its wheel."""
 
     PLUGIN_NAME = "custom-autograd"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # Any: hatchling's
-        """Build the libraries, and have the wheel contain them; an editable install builds at the first call."""
+        """Build the libraries and add them to the wheel; an editable install builds them at the first call."""
         if self.target_name != "wheel" or version == "editable":
             return
         root = Path(self.root)
@@ -30,11 +30,11 @@ class KernelHook(BuildHookInterface[WheelBuilderConfig]):
 
 
 def platform_tag() -> str:
-    """Return the platform as the name of a wheel has it; auditwheel makes it a manylinux tag."""
+    """Return the platform tag of the wheel, which auditwheel replaces with a manylinux tag."""
     return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 @hookimpl
 def hatch_register_build_hook() -> type[KernelHook]:
-    """Return the hook."""
+    """Register the hook with hatchling."""
     return KernelHook

@@ -1,10 +1,10 @@
-"""A build for the Kernel Hub, in the layout that the `kernels` package loads.
+"""Build a package for the Kernel Hub, in the layout that the `kernels` package loads.
 
 OUTPUT/build/torch-stable-abi211-cpu-x86_64-linux/__init__.py    the package, with its libraries in _prebuilt/
                                                  /metadata.json  name, id, version, license, backend
 
-A variant names the oldest torch whose stable ABI the libraries use, and serves every newer one. Its ops are in a
-namespace that no other build has, so that one process can load two versions.
+The name of a variant contains the oldest torch whose stable ABI the libraries use; it works with every newer torch.
+The namespace of its ops is unique to the build, so that one process can load two versions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import platform
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from custom_autograd.core.errors import DeclarationError
@@ -28,6 +29,23 @@ from custom_autograd.packaging.project import Project, build_project, files_of
 from custom_autograd.registration.registry import all_records
 
 LEFT_OUT = ("__pycache__", "*.pyc", namespaces.FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One build of a package for the Hub: for machines without a GPU, or for those with one.
+
+    Attributes:
+        folder: the folder of the build.
+        backend: "cpu", or the version of CUDA such as "cu130".
+        suffix: the hash of the build, which its namespaces end with.
+        identity: the name under which the build is imported.
+    """
+
+    folder: Path
+    backend: str
+    suffix: str
+    identity: str
 
 
 def build_for_hub(project: Project, output: Path, version: int, license_name: str) -> list[Path]:
@@ -49,33 +67,45 @@ def build_for_hub(project: Project, output: Path, version: int, license_name: st
     _require_relative_imports(project)
     manifests = build_project(project)
     cuda = [path.name for path in files_of([one for one in manifests if "-cuda" in one.name])]
+    variants = _variants_of(project, output, has_cuda=bool(cuda))
+    for variant in variants:
+        _copy_package(project, variant, without=cuda if variant.backend == "cpu" else [])
+        _write_metadata(project, variant, version, license_name)
+        _require_own_namespaces(variant, project.package)
+    return [variant.folder for variant in variants]
+
+
+def _variants_of(project: Project, output: Path, *, has_cuda: bool) -> list[Variant]:
+    """Return the variants that a project has, each with its folder."""
     suffix = _hash_of(project.path)
     identity = f"_{project.package.replace('.', '_')}_{suffix}"
-    backends = ["cpu", *([f"cu{toolkit().replace('.', '')}"] if cuda else [])]
-    written = []
-    for backend in backends:
-        variant = f"torch-stable-abi{project.torch.replace('.', '')}-{backend}-{platform.machine()}-{sys.platform}"
-        folder = output / "build" / variant
-        shutil.rmtree(folder, ignore_errors=True)
-        left_out = shutil.ignore_patterns(*LEFT_OUT, *(cuda if backend == "cpu" else []))
-        shutil.copytree(project.path, folder, ignore=left_out)
-        (folder / namespaces.FILE).write_text(f"{suffix}\n", encoding="utf-8")
-        metadata = {
-            "name": re.sub("[_.]", "-", project.package),
-            "id": f"{identity}_{backend}",
-            "version": version,
-            "license": license_name,
-            "python-depends": [],
-            "backend": {"type": "cuda" if backend != "cpu" else "cpu"},
-        }
-        (folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
-        _require_own_namespaces(folder, project.package, identity)
-        written.append(folder)
-    return written
+    backends = ["cpu", *([f"cu{toolkit().replace('.', '')}"] if has_cuda else [])]
+    abi, machine = f"torch-stable-abi{project.torch.replace('.', '')}", f"{platform.machine()}-{sys.platform}"
+    return [Variant(output / "build" / f"{abi}-{one}-{machine}", one, suffix, identity) for one in backends]
+
+
+def _copy_package(project: Project, variant: Variant, without: list[str]) -> None:
+    """Copy the package into the folder of a variant, and write the suffix of its namespaces."""
+    shutil.rmtree(variant.folder, ignore_errors=True)
+    shutil.copytree(project.path, variant.folder, ignore=shutil.ignore_patterns(*LEFT_OUT, *without))
+    (variant.folder / namespaces.FILE).write_text(f"{variant.suffix}\n", encoding="utf-8")
+
+
+def _write_metadata(project: Project, variant: Variant, version: int, license_name: str) -> None:
+    """Write the metadata of a variant, which the `kernels` package reads."""
+    metadata = {
+        "name": re.sub("[_.]", "-", project.package),
+        "id": f"{variant.identity}_{variant.backend}",
+        "version": version,
+        "license": license_name,
+        "python-depends": [],
+        "backend": {"type": "cuda" if variant.backend != "cpu" else "cpu"},
+    }
+    (variant.folder / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
 
 
 def _require_relative_imports(project: Project) -> None:
-    """Raise if a module imports the package by a name that it does not have in the Hub."""
+    """Raise if a module imports the package by its name, which differs in the Hub."""
     for path in sorted(project.path.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
@@ -91,10 +121,10 @@ def _require_relative_imports(project: Project) -> None:
                 )
 
 
-def _require_own_namespaces(folder: Path, package: str, identity: str) -> None:
-    """Raise if the package, as the Hub loads it, declares an op whose namespace is that of every version."""
-    suffix = identity.rpartition("_")[2]
-    ended = run([sys.executable, "-m", "custom_autograd.packaging.hub", str(folder), identity])
+def _require_own_namespaces(variant: Variant, package: str) -> None:
+    """Raise if a variant, loaded as the Hub loads it, declares an op in a namespace that other versions share."""
+    suffix = variant.suffix
+    ended = run([sys.executable, "-m", "custom_autograd.packaging.hub", str(variant.folder), variant.identity])
     _, mark, names = ended.stdout.rpartition(MARK)
     if not mark:
         problem, do = "the package cannot be loaded from its folder", "correct it: the Kernel Hub loads it by its path"
@@ -111,7 +141,7 @@ def _require_own_namespaces(folder: Path, package: str, identity: str) -> None:
 
 
 def _hash_of(folder: Path) -> str:
-    """Return a hash of a package's files, its libraries among them."""
+    """Return a hash of a package's files, including its libraries."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:

@@ -1,6 +1,6 @@
-"""The namespace of a package's ops: fixed in a wheel, and of its own in each build for the Kernel Hub.
+"""Namespace of a package's ops: fixed in a wheel, and unique to each build for the Kernel Hub.
 
-Two versions of a kernel of the Hub may be loaded in one process, where ops of one name would collide.
+One process may load two versions of a kernel from the Hub, and ops with the same name would collide.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 FILE = "_namespace.txt"
-"""What a build for the Hub writes into the package: what is added to each namespace."""
+"""File that a build for the Hub writes into the package: the suffix of each namespace."""
 
 
 def namespace(name: str, file: str) -> str:
-    """Return the namespace under which a package declares its ops.
+    """Return the namespace in which a package declares its ops.
 
     Args:
         name: the namespace, such as "myops".

@@ -1,10 +1,10 @@
-"""A project whose kernels are built: what its pyproject.toml says, and the libraries beside its sources.
+"""Read the build options of a project from its pyproject.toml, and build the libraries of its kernels.
 
 [tool.custom_autograd.build]
-package = "myops"          the package that declares the kernels; its only package by default
-folder = "src"             where it is; "src" or "." by default
-torch = "2.11"             the first version of torch that the libraries have to serve
-cuda = true                whether .cu sources are built; CUSTOM_AUTOGRAD_BUILD_CUDA=0 or 1 overrules it
+package = "myops"          the package that declares the kernels; by default the only package of the project
+folder = "src"             the folder that contains the package; by default "src", or "." if there is no "src"
+torch = "2.11"             the oldest version of torch that the libraries support
+cuda = true                builds .cu sources; CUSTOM_AUTOGRAD_BUILD_CUDA=0 or 1 takes precedence
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from custom_autograd.core.errors import DeclarationError, KernelUnavailable
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.toml import parse_toml
 from custom_autograd.kernels import prebuilt
+from custom_autograd.kernels.cuda import CudaCompiler
 from custom_autograd.kernels.portable import OLDEST, Source, build_portable
 from custom_autograd.packaging.sources import find_sources
 
@@ -34,13 +35,13 @@ CUDA = "CUSTOM_AUTOGRAD_BUILD_CUDA"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What the table says, completed by what is there.
+    """Build options of a project, with defaults filled in.
 
     Attributes:
         root: the folder of pyproject.toml.
         package: the name of the package.
-        folder: where it is imported from, relative to the root.
-        torch: the first version of torch that the libraries have to serve.
+        folder: the folder that contains the package, relative to the root.
+        torch: the oldest version of torch that the libraries support.
         cuda: True if CUDA sources are built.
     """
 
@@ -60,40 +61,55 @@ def read_project(root: Path) -> Project:
     """Return the project of a folder.
 
     Raises:
-        DeclarationError: the table has an unknown key or a value of another type, or does not say which package of
-            several is meant.
+        DeclarationError: the table has an unknown key or a value of another type, does not name one of several
+            packages, or CUSTOM_AUTOGRAD_BUILD_CUDA is neither 0 nor 1.
         OSError: there is no pyproject.toml.
     """
     table = _table((root / FILE).read_text(encoding="utf-8"))
+    _require_types(table)
+    folder = table.setdefault("folder", "src" if (root / "src").is_dir() else ".")
+    _require_values(table, root)
+    if "package" not in table:
+        table["package"] = _only_package(root, folder)
+    if os.environ.get(CUDA):
+        table["cuda"] = _is_cuda_wanted()
+    return Project(root, **table)
+
+
+def _require_types(table: dict[str, Any]) -> None:  # Any: whatever TOML holds
+    """Raise if the table has an unknown key or a value of another type."""
     known = {one.name: str(one.type) for one in fields(Project) if one.name != "root"}
     for key, value in table.items():
         if key not in known:
             raise DeclarationError(FILE, f"{key!r} is not an option of [{TABLE}]", do=advise(key, known))
         if type(value).__name__ != known[key]:
             raise DeclarationError(FILE, f"{key!r} has another type", expected=known[key], found=show(value), do=DO)
-    folder = table.setdefault("folder", "src" if (root / "src").is_dir() else ".")
-    _require_values(table, root)
-    if "package" not in table:
-        found = sorted(path.parent.name for path in (root / folder).glob("*/__init__.py"))
-        if len(found) != 1:
-            raise DeclarationError(
-                FILE,
-                "it does not say which package declares the kernels",
-                expected=f"one folder with an __init__.py in '{folder}'",
-                found=quote(found),
-                do=f"add [{TABLE}] with package = 'its name', and folder = 'where it is'",
-            )
-        table["package"] = found[0]
-    if os.environ.get(CUDA):
-        if os.environ[CUDA] not in ("0", "1"):
-            problem = f"{CUDA} does not say whether to build with CUDA"
-            raise DeclarationError(FILE, problem, expected="'0' or '1'", found=show(os.environ[CUDA]), do="set it so")
-        table["cuda"] = os.environ[CUDA] == "1"
-    return Project(root, **table)
+
+
+def _only_package(root: Path, folder: str) -> str:
+    """Return the name of the only package in a folder."""
+    found = sorted(path.parent.name for path in (root / folder).glob("*/__init__.py"))
+    if len(found) != 1:
+        raise DeclarationError(
+            FILE,
+            "it does not say which package declares the kernels",
+            expected=f"one folder with an __init__.py in '{folder}'",
+            found=quote(found),
+            do=f"add [{TABLE}] with package = 'its name', and folder = 'where it is'",
+        )
+    return found[0]
+
+
+def _is_cuda_wanted() -> bool:
+    """Return the value of the environment variable for CUDA."""
+    if os.environ[CUDA] not in ("0", "1"):
+        problem = f"{CUDA} does not say whether to build with CUDA"
+        raise DeclarationError(FILE, problem, expected="'0' or '1'", found=show(os.environ[CUDA]), do="set it so")
+    return os.environ[CUDA] == "1"
 
 
 def _require_values(table: dict[str, Any], root: Path) -> None:  # Any: whatever TOML holds
-    """Raise if a value of the table cannot be meant."""
+    """Raise if a value of the table is out of range."""
     version, package, here = table.get("torch", OLDEST), table.get("package", "package"), torch.__version__
     if not re.fullmatch(r"\d+\.\d+", version):
         raise DeclarationError(FILE, "'torch' is not a version", expected="'major.minor'", found=show(version), do=DO)
@@ -111,35 +127,39 @@ def _require_values(table: dict[str, Any], root: Path) -> None:  # Any: whatever
 
 
 def build_project(project: Project) -> list[Path]:
-    """Build the libraries of a project's kernels beside their sources.
+    """Build the libraries of a project's kernels next to their sources, and remove those of an earlier build.
 
     Returns:
-        The manifests of the libraries; those of an earlier build are removed.
+        The manifests of the libraries.
 
     Raises:
         KernelUnavailable: a source cannot be built, or the package cannot be imported.
     """
     sources = find_sources(project.package, project.root / project.folder, project.root)
+    wanted = [source for source in sources if project.cuda or not source.is_for_cuda]
+    _require_cuda_compiler(wanted)
     for folder in {source.path.parent for source in sources}:
         shutil.rmtree(folder / prebuilt.FOLDER, ignore_errors=True)
-    wanted = [source for source in sources if project.cuda or not source.is_for_cuda]
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the compilers are processes
-        return list(threads.map(lambda source: _built(source, project.torch), wanted))
+        return list(threads.map(lambda source: build_portable(source, project.torch), wanted))
 
 
-def _built(source: Source, oldest: str) -> Path:
-    try:
-        return build_portable(source, oldest)
-    except KernelUnavailable as error:
-        if source.is_for_cuda and "no CUDA compiler" in str(error):
-            do = f"cuda = false in [{TABLE}], or {CUDA}=0, builds without CUDA"
-            problem = "no CUDA compiler for the kernel"
-            raise KernelUnavailable(source.path.name, problem, found="no nvcc", do=do) from error
-        raise
+def _require_cuda_compiler(sources: list[Source]) -> None:
+    """Raise if a source is for CUDA and there is no nvcc."""
+    compiler = CudaCompiler()
+    for source in sources:
+        if source.is_for_cuda and not compiler.is_there(source.path):
+            raise KernelUnavailable(
+                source.path.name,
+                "no CUDA compiler for the kernel",
+                expected="nvcc of CUDA 12 or later, on Linux",
+                found=f"'{compiler.wanted()}', which is not there",
+                do=f"install the CUDA toolkit, set NVCC or CUDA_HOME, or build without CUDA: {CUDA}=0",
+            )
 
 
 def files_of(manifests: list[Path]) -> Iterator[Path]:
-    """Yield the manifests and the libraries that they name."""
+    """Yield each manifest, followed by the libraries that it lists."""
     for path in manifests:
         yield path
         for name in prebuilt.Manifest.read(path).libraries.values():

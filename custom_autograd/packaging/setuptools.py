@@ -1,4 +1,4 @@
-"""The commands of setuptools that build a project's kernels into its wheel.
+"""Build kernels into a wheel with setuptools.
 
 [tool.setuptools.cmdclass]
 build_py = "custom_autograd.packaging.setuptools.BuildKernels"
@@ -17,7 +17,7 @@ from custom_autograd.packaging.project import build_project, files_of, read_proj
 
 
 class BuildKernels(build_py):
-    """Copies the package, and the libraries of its kernels; an editable install builds at the first call."""
+    """Command that copies the package and its kernels' libraries; an editable install builds at the first call."""
 
     def run(self) -> None:
         """Build the package."""
@@ -35,11 +35,11 @@ class KernelWheel(bdist_wheel):
     """A wheel for one platform and every Python."""
 
     def finalize_options(self) -> None:
-        """Set that the wheel holds libraries: auditwheel refuses them among what is pure."""
+        """Mark the wheel as platform-specific: auditwheel rejects libraries in a pure one."""
         vars(self.distribution)["has_ext_modules"] = lambda: True
         super().finalize_options()
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        """Return the tag: a library of the stable ABI uses nothing of Python's."""
+        """Return a tag for every Python: libraries of the stable ABI do not use Python's C API."""
         return "py3", "none", super().get_tag()[2]

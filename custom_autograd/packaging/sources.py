@@ -1,8 +1,8 @@
-"""Which sources a package has kernels of: a program, since importing the package may do anything.
+"""Find the sources of a package's kernels, in another process because importing the package runs its code.
 
 python -m custom_autograd.packaging.sources PACKAGE FOLDER -> a JSON list of [path, flags, is_for_cuda]
 
-FOLDER is put first on the path. The package and its modules are imported: a kernel is known once it is declared.
+FOLDER is put first on the path. The package and its modules are imported, which declares their kernels.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def find_sources(package: str, folder: Path, project: Path) -> list[Source]:
     Args:
         package: the name of the package.
         folder: the folder that it is imported from, such as "src".
-        project: the folder of pyproject.toml: the libraries depend on what their sources include from it.
+        project: the folder of pyproject.toml; libraries depend on the files in it that their sources include.
 
     Raises:
-        KernelUnavailable: the package is not there, cannot be imported, or has a source elsewhere in the project.
+        KernelUnavailable: if the package does not exist, cannot be imported, or has a source outside its folder.
     """
     root = folder.absolute() / package.replace(".", "/")
     if not root.is_dir():
@@ -55,7 +55,7 @@ def find_sources(package: str, folder: Path, project: Path) -> list[Source]:
 
 
 def _source_of(package: str, root: Path, project: Path, row: tuple[str, list[str], bool]) -> Source:
-    """Return a source by its path in the package, whichever links lead to it."""
+    """Return a source by its path in the package, with symbolic links resolved."""
     path = Path(row[0])
     real, real_root = path.parent.resolve() / path.name, root.resolve()
     if not real.is_relative_to(real_root):
@@ -70,13 +70,13 @@ def _source_of(package: str, root: Path, project: Path, row: tuple[str, list[str
 
 
 def _is_of_others(path: str, project: Path) -> bool:
-    """Return True if a source is that of a package which this one imports."""
+    """Return True if a source belongs to a package that this one imports."""
     real = Path(path).parent.resolve()
     return not real.is_relative_to(project.resolve()) or real.is_relative_to(TORCH.parent.resolve())
 
 
 def main(package: str, folder: str) -> None:
-    """Print the sources."""
+    """Print the sources of a package."""
     sys.path.insert(0, folder)
     module = importlib.import_module(package)
     names = [one.name for one in pkgutil.walk_packages(module.__path__, f"{package}.")]
@@ -89,7 +89,7 @@ def main(package: str, folder: str) -> None:
 
 
 def _with_kernels(package: str, folder: Path) -> Iterator[str]:
-    """Yield the modules whose text names kernels: walk_packages passes over folders without an __init__.py."""
+    """Yield the modules that mention kernels: walk_packages skips folders without an __init__.py."""
     for path in sorted((folder / package.replace(".", "/")).rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
         text = path.read_text(encoding="utf-8", errors="replace")

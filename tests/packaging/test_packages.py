@@ -12,9 +12,9 @@ import pytest
 from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
-from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.errors import DeclarationError, KernelUnavailable
 from custom_autograd.kernels.compilers import PLATFORM
-from custom_autograd.packaging.project import read_project
+from custom_autograd.packaging.project import build_project, read_project
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="no C++ compiler")
@@ -275,6 +275,27 @@ def test_a_variable_for_cuda_that_says_neither(copy, monkeypatch):
 
     with pytest.raises(DeclarationError, match="expected   '0' or '1'"):
         read_project(copy)
+
+
+def test_cuda_sources_without_nvcc_are_refused_before_anything_is_removed(copy, monkeypatch):
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_BUILD_CUDA", "1")
+    monkeypatch.setenv("NVCC", "/nowhere/nvcc")
+    earlier = copy / "src" / "myops" / "_prebuilt" / "earlier.json"
+    earlier.parent.mkdir(exist_ok=True)
+    earlier.touch()
+
+    with pytest.raises(KernelUnavailable) as raised:
+        build_project(read_project(copy))
+
+    assert earlier.is_file()
+    assert_expected_inline(
+        str(raised.value),
+        """\
+weighted_square.cu: no CUDA compiler for the kernel
+  expected   nvcc of CUDA 12 or later, on Linux
+  found      '/nowhere/nvcc', which is not there
+  do         install the CUDA toolkit, set NVCC or CUDA_HOME, or build without CUDA: CUSTOM_AUTOGRAD_BUILD_CUDA=0""",
+    )
 
 
 def test_build_names_what_it_wrote(copy, capsys):
