@@ -136,3 +136,10 @@ def test_a_release_publishes_its_docs_after_the_package():
     assert ("publish", "./.github/workflows/docs.yml") == (docs["needs"], docs["uses"])
     assert WORKFLOWS["docs.yml"]["jobs"]["publish"]["permissions"] == docs["permissions"]
     assert "workflow_call" in WORKFLOWS["docs.yml"][True]  # YAML reads `on` as a bool
+
+
+def test_what_is_not_released_is_in_fragments_only():
+    """At a release, towncrier would leave a text under "Unreleased" below the section that it adds."""
+    _, _, rest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("## [Unreleased]\n")
+
+    assert "" == rest.partition("## [")[0].strip()
