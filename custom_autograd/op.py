@@ -335,7 +335,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         """Return the op's overload with its reference, for `ExportedProgram.run_decompositions`.
 
         Returns:
-            A dict {op.overload: op.reference}, which replaces the op by PyTorch's own ops in a program.
+            A dict from `op.overload` to `op.reference`, which replaces the op by PyTorch's own ops in a program.
 
         Raises:
             RegistrationError: the op has no reference.
