@@ -106,8 +106,13 @@ class Derivatives:
             if fixed:
                 results = {name: _without(value, fixed) for name, value in results.items()}
             results = {name: transforms.primal_of(value) for name, value in results.items()}
-            gradients = self._differentiable(ctx, values)
-            found = self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
+            saved = () if self.drop_in is None else transforms.primal_of(ctx.forward_saved)
+
+            def run(tangents: ByName, values: ByName, results: ByName, saved: Sequence[Any]) -> dict[str, Any]:
+                gradients = self._differentiable(ctx, values, saved)
+                return self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
+
+            found = transforms.apart_from_jvp(run, tangents, values, results, saved)
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
             for name in self.tangents.results:
@@ -121,11 +126,10 @@ class Derivatives:
         del ctx.forward_fixed
         return fixed
 
-    def _differentiable(self, ctx: Any, values: ByName) -> Gradients:
+    def _differentiable(self, ctx: Any, values: ByName, saved: Sequence[Any]) -> Gradients:
         """Return the backward as a function of needs and incoming gradients."""
         if self.drop_in is None:
             return partial(self._gradients_by_name, ctx, values)
-        saved = transforms.primal_of(ctx.forward_saved)
         del ctx.forward_saved
         return partial(self._gradients, ctx, saved)
 

@@ -15,13 +15,17 @@
 
 - `_C._functorch.peek_interpreter_stack`, `CVmapInterpreterPtr`: level, size and randomness of the vmap in progress.
 - `_C._functorch._unwrap_batched`, `_add_batch_dim`: take a tensor out of the batch of a level, and put one into it.
-- `_C._ExcludeDispatchKeyGuard`, `DispatchKey.FuncTorchBatched`: a rule runs without the batching of its own level.
+- `_C._functorch.pop_dynamic_layer_stack`, `push_dynamic_layer_stack`, `_grad_increment_nesting`, `_unwrap_for_grad`,
+  `_wrap_for_grad`, `_C._ForceDispatchKeyGuard`, `_dispatch_tls_local_include_set`, `_dispatch_tls_local_exclude_set`,
+  `_dispatch_key_parse`: a rule runs without the level at work; see tests/transforms/test_transforms_within_rules.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -124,6 +128,59 @@ def is_tracked(tensor: Tensor) -> bool:
     return is_forward_mode() and has_tangent(tensor)
 
 
+# NOTE [rules run at a level of their own]
+# The dispatcher runs an op's Autograd kernel in the midst of what a `torch.func.jvp` does with the call: a transform
+# that a rule starts there meets a level at work, and ends in an internal assertion of functorch. A jvp rule has its
+# tangents as values, and needs nothing of that level. So it runs at a new one, which records what the rule computes.
+def apart_from_jvp(function: Callable[..., dict[str, Any]], *values: Any) -> dict[str, Any]:  # Any: trees of tensors
+    """Call a function of tensors at a new level, in place of that of a `torch.func.jvp` in progress."""
+    top = _C._functorch.peek_interpreter_stack() if is_transforming() else None
+    if top is None or top.key() != _C._functorch.TransformType.Jvp:
+        return function(*values)
+    level = top.level()
+    del top  # it points into the stack
+    values = _mapped(lambda one: _C._functorch._unwrap_for_grad(one, level), values)
+    layer = _C._functorch.pop_dynamic_layer_stack()
+    try:
+        included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+        with _C._ForceDispatchKeyGuard(included, excluded - _LEVEL):
+            found = _at_new_level(function, values)
+    finally:
+        _C._functorch.push_dynamic_layer_stack(layer)
+    wrapped: dict[str, Any] = _mapped(lambda one: _C._functorch._wrap_for_grad(one, level), found)
+    return wrapped
+
+
+def _at_new_level(function: Callable[..., Any], values: tuple[Any, ...]) -> Any:  # Any: as above
+    level = _C._functorch._grad_increment_nesting()
+    try:
+        found = function(*_mapped(lambda one: _C._functorch._wrap_for_grad(one, level), values))
+        return _mapped(lambda one: _C._functorch._unwrap_for_grad(one, level), found)
+    finally:
+        _C._functorch._grad_decrement_nesting()
+
+
+def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:  # Any: as above
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: _mapped(function, one) for name, one in value.items()}
+    return type(value)([_mapped(function, one) for one in value]) if type(value) in (list, tuple) else value
+
+
+def _keys(*names: str) -> Any:  # Any: a DispatchKeySet has no public type
+    return functools.reduce(operator.or_, [_C.DispatchKeySet(_C._dispatch_key_parse(name)) for name in names])
+
+
+_LEVEL = _keys(
+    *("FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "FuncTorchBatched", "BatchedNestedTensor"),
+    *("PythonTLSSnapshot", "Functionalize", "Tracer", "Conjugate", "Negative", "ZeroTensor"),
+)
+"""What functorch keeps the dispatcher from while a level is at work, but for autocast, which a rule runs without."""
+_VMAP_LEVEL = _LEVEL | _keys("ADInplaceOrView", "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor")
+_VMAP_MODE = _keys("FuncTorchVmapMode")
+
+
 def require_gradient(tensor: Tensor) -> Tensor:
     """Call `requires_grad_()`, also where functorch refuses it because the tensor might escape: ours does not."""
     before = _C._functorch.get_inplace_requires_grad_allowed() if is_transforming() else True
@@ -203,13 +260,18 @@ def current_vmap() -> tuple[int, VmapInfo]:
     return interpreter.level(), VmapInfo(interpreter.batchSize(), _RANDOMNESS[interpreter.randomness()])
 
 
-def without_batching() -> AbstractContextManager[Any]:  # Any: the guard object
-    """Leave the key of vmap out while the context is open."""
-    guard: AbstractContextManager[Any] = _C._ExcludeDispatchKeyGuard(_BATCHED)
-    return guard
+@contextmanager
+def below_vmap() -> Iterator[None]:
+    """Leave the level of the `torch.vmap` in progress: a rule may call any transform, see the note above."""
+    layer = _C._functorch.pop_dynamic_layer_stack()
+    try:
+        included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+        with _C._ForceDispatchKeyGuard(included - _VMAP_MODE, excluded - _VMAP_LEVEL):
+            yield
+    finally:
+        _C._functorch.push_dynamic_layer_stack(layer)
 
 
-_BATCHED = _C.DispatchKeySet(_C.DispatchKey.FuncTorchBatched)
 _RANDOMNESS = {
     _C._functorch.RandomnessType.Error: "error",
     _C._functorch.RandomnessType.Same: "same",

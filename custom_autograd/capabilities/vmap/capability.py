@@ -70,7 +70,7 @@ def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: take
         dims = tuple([dim for _, dim in pairs])
         if dims.count(None) == count:
             return None
-        with transforms.without_batching():
+        with transforms.below_vmap():
             found = run(info, dims, *[value for value, _ in pairs])
         if not _is_plain(found, info.batch_size):
             from custom_autograd.capabilities.vmap.loop import BatchedResultReader  # loaded for the first
@@ -281,7 +281,8 @@ def _by_rule(
     in_dims = bind.user_call(dims)[0]
     if any(argument.is_keyword_only and argument.holds_tensors for argument in schema.arguments):
         in_dims += [dims[argument.name] for argument in schema.arguments if argument.is_keyword_only]
-    found = noted(record.name, rule)(level.info, tuple(in_dims), *positional, **keywords)
+    with transforms.below_vmap():
+        found = noted(record.name, rule)(level.info, tuple(in_dims), *positional, **keywords)
     return BatchedResultReader(record, rule, level.info.batch_size).read(found)
 
 
