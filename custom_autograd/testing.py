@@ -1,4 +1,4 @@
-"""For other people's test suites: one pytest test per op and check.
+"""For other people's test suites: one pytest test per op and check; samples from the calls that code makes.
 
 @parametrize_checks(rms_norm, linear)
 def test_op(case):
@@ -16,10 +16,11 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.groups import group_or_other
 from custom_autograd.verification.check import accepted_failures, all_checks, case_of, check, select_checks
 from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.recorder import record_calls
 from custom_autograd.verification.harness.targets import target_of
 from custom_autograd.verification.report import Report
 
-__all__ = ["CheckCase", "Test", "cases_of", "parametrize_checks"]
+__all__ = ["CheckCase", "Test", "cases_of", "parametrize_checks", "record_calls"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 """A test function, which the decorator gives back parametrized."""

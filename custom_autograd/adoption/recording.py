@@ -9,14 +9,12 @@ Each runs in a process of its own, since both declare ops of the same names.
 from __future__ import annotations
 
 import importlib
-import inspect
 import multiprocessing
 import runpy
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,6 +27,7 @@ from custom_autograd.schema.arguments import spell_annotation
 from custom_autograd.schema.samples import Sample, map_tensors
 from custom_autograd.torch_private.verification import Watch, name_of_overload
 from custom_autograd.values.random_state import RandomState, kept_random_state
+from custom_autograd.verification.harness.recorder import applied
 
 MOST = 5
 """Calls of each Function and op that are kept."""
@@ -98,12 +97,15 @@ def _record(root: str, modules: list[str], script: str) -> dict[str, Any]:
         if name.partition("::")[0] not in namespaces and not kwargs:
             _keep(calls, name, args)
 
-    def on_apply(cls: type[torch.autograd.Function], arguments: Sequence[Any]) -> None:
-        if cls.__module__ in modules:
-            classes[cls.__qualname__] = cls
-            _keep(calls, cls.__qualname__, arguments)
+    def on_apply(cls: type[torch.autograd.Function], args: Sequence[Any], _: object) -> Callable[[], None]:
+        def keep() -> None:
+            if cls.__module__ in modules:
+                classes[cls.__qualname__] = cls
+                _keep(calls, cls.__qualname__, args)
 
-    with _applied(on_apply), Watch(on_op):
+        return keep
+
+    with applied(on_apply), Watch(on_op):
         runpy.run_path(script, run_name="__main__")
     loaded = [module for module in modules if module in sys.modules]  # others may need what is not installed
     results: dict[str, Any] = {"calls": {}, "functions": {}, "modules": loaded}
@@ -126,28 +128,6 @@ def _keep(calls: Calls, name: str, arguments: Sequence[Any]) -> None:
 
 def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-@contextmanager
-def _applied(on_apply: Callable[..., None]) -> Iterator[None]:
-    """Tell of each `apply` of a Function, also of one that modules keep in a variable."""
-    base: Any = torch.autograd.Function
-    own = inspect.getattr_static(base, "apply")
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        found = own.__get__(None, cls)(*args, **kwargs)
-        on_apply(cls, args)
-        return found
-
-    is_own = "apply" in vars(base)
-    base.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        if is_own:
-            base.apply = own
-        else:
-            del base.apply
 
 
 def _learnt(

@@ -6,6 +6,7 @@ custom-autograd report makes one report of those that `check --json` wrote, such
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,13 @@ from custom_autograd.cli.options import (
     processes_of,
     ranks_of,
     results_without_samples,
-    select_ops,
     shard_of,
     show_report,
     write_report,
 )
 
 if TYPE_CHECKING:
+    from custom_autograd.cli.selection import Selection
     from custom_autograd.cli.terminal import Advance
     from custom_autograd.verification.harness.base import Check
     from custom_autograd.verification.harness.runner import Case
@@ -51,9 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=duration_of,
         help="CPU time for each op, such as 30s or 2m, after which no further check of it begins (default: no limit)",
     )
-    parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
-    parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
-    parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")
+    _add_options_of_samples(parser)
     parser.add_argument(
         "--shard",
         metavar="I/N",
@@ -77,25 +76,52 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_options_of_samples(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--record",
+        metavar="SCRIPT",
+        help="a script, or tests for pytest, that calls the ops: recorded calls are the samples of those without",
+    )
+    parser.add_argument(
+        "--surrogate",
+        metavar="NAMES",
+        default="",
+        help="Functions whose gradient is not the derivative on purpose, separated by commas; * stands for any text",
+    )
+    parser.add_argument("--device", metavar="DEVICE", default="cpu", help="where samples live (default: cpu)")
+    parser.add_argument("--dtype", metavar="DTYPE", help="the dtype of samples, such as float64")
+    parser.add_argument("--seed", type=int, default=0, help="where random numbers begin (default: 0)")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Verify every target; 0 if nothing was found, else 1, or 130 after Ctrl-C, with what was found until then.
 
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
     """
+    from custom_autograd.cli.selection import select_all  # imports torch
+
+    _empty_document(arguments)
+    checks = _checks_of(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        selection = select_all(arguments, checks, Path(folder, "samples"))
+        return _check(arguments, checks, selection)
+
+
+def _check(arguments: argparse.Namespace, checks: "tuple[Check, ...]", selection: "Selection") -> int:
     from custom_autograd.cli.terminal import progress  # imports torch
     from custom_autograd.verification.check import accepted_failures  # imports torch
     from custom_autograd.verification.harness.op_files import is_whole, names_of_all  # imports torch
     from custom_autograd.verification.report import Report, acceptance  # imports torch
 
-    _empty_document(arguments)
-    checks = _checks_of(arguments)
-    ops = select_ops(arguments.targets)
+    ops = selection.ops
     own = [op for op in ops if arguments.shard is None or arguments.shard.holds(op.target.name)]
     cases = cases_of(own, arguments, seconds=arguments.seconds)
     accepted = accepted_failures()
     if all(map(is_whole, arguments.targets)):
-        acceptance.require_known(accepted, {*names_of_all(), *(op.target.name for op in ops)})
+        acceptance.require_known(accepted, {*names_of_all(), *selection.names()})
+    if arguments.record is not None and not arguments.quiet:
+        print(selection.describe())
     total = sum(len(case.samples) for case in cases) * len(checks)
     with progress(total, is_quiet=arguments.quiet) as shown:
 
@@ -105,8 +131,9 @@ def run(arguments: argparse.Namespace) -> int:
             shown(op, check, result)
 
         found, is_complete = _verify(arguments, own, cases, checks, advance)
-    origin = _origin(arguments, ops, checks, is_complete=is_complete)
-    report = acceptance.accept(Report((*found.results, *results_without_samples(own)), found.sources, origin), accepted)
+    origin = _origin(arguments, selection, checks, is_complete=is_complete)
+    results = (*found.results, *results_without_samples(own), *selection.results_of(arguments.shard))
+    report = acceptance.accept(Report(results, found.sources, origin), accepted)
     write_report(report, arguments)
     show_report(report, arguments)
     if arguments.shard is not None and not arguments.quiet:
@@ -143,9 +170,9 @@ def _empty_document(arguments: argparse.Namespace) -> None:
 
 
 def _origin(
-    arguments: argparse.Namespace, ops: Sequence[SelectedOp], checks: "Sequence[Check]", *, is_complete: bool
+    arguments: argparse.Namespace, selection: "Selection", checks: "Sequence[Check]", *, is_complete: bool
 ) -> "Run":
-    """Return what the report records about its run; ops without samples come last, as in the report."""
+    """Return what the report records about its run."""
     import torch  # heavy
 
     from custom_autograd import __version__
@@ -154,7 +181,7 @@ def _origin(
     dtype = dtype_of(arguments.dtype)
     return Run(
         targets=tuple(arguments.targets),
-        ops=tuple(dict.fromkeys(op.target.name for op in sorted(ops, key=lambda op: not op.has_samples))),
+        ops=selection.names(),
         checks=tuple(check.name for check in checks),
         device=arguments.device,
         dtype=None if dtype is None else str(dtype).removeprefix("torch."),

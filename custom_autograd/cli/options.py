@@ -4,12 +4,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
+    from custom_autograd.schema.samples import Sample
     from custom_autograd.verification.harness.runner import Case
     from custom_autograd.verification.harness.targets import Target
     from custom_autograd.verification.report import Report, Result
@@ -19,6 +21,22 @@ if TYPE_CHECKING:
 def names_of(text: str) -> list[str]:
     """Return the names in a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def is_named(target: "Target", patterns: Sequence[str]) -> bool:
+    """Return True if the name of a target, of a Function with or without its module, fits one of several patterns."""
+    subject = target.subject
+    names = [target.name, *([subject.__qualname__, path_of(subject)] if isinstance(subject, type) else [])]
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def path_of(cls: type) -> str:
+    """Return the name of a class with its module."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+SURROGATE = "--surrogate names it"
+"""Why the gradient of a Function is not the derivative."""
 
 
 def dtype_of(name: str | None) -> "torch.dtype | None":
@@ -96,17 +114,25 @@ class SelectedOp:
         position: of the op among those that the TARGET names.
         alone: a TARGET that names this op and no other.
         target: what is checked.
+        samples: recorded calls, where no samples are registered.
+        file: where these are saved.
+        reason: why it has no samples, where it has none.
+        surrogate: why its gradients are not the derivative, if an option names it.
     """
 
     text: str
     position: int
     alone: str
     target: "Target"
+    samples: "tuple[Sample, ...]" = ()
+    file: Path | None = None
+    reason: str = "no samples are registered (register_samples)"
+    surrogate: str | None = None
 
     @property
     def has_samples(self) -> bool:
-        """Return True if samples are registered."""
-        return self.target.samples is not None
+        """Return True if samples are registered, or calls were recorded."""
+        return self.target.samples is not None or bool(self.samples)
 
 
 def select_ops(texts: Sequence[str], *, done: str = "checked") -> tuple[SelectedOp, ...]:
@@ -144,7 +170,7 @@ def cases_of(ops: Sequence[SelectedOp], arguments: argparse.Namespace, *, second
 
     device, dtype = device_of(arguments.device), dtype_of(arguments.dtype)
     return [
-        case_of(op.target, device=device, dtype=dtype, seed=arguments.seed, seconds=seconds)
+        case_of(op.target, op.samples or None, device=device, dtype=dtype, seed=arguments.seed, seconds=seconds)
         for op in ops
         if op.has_samples
     ]
@@ -154,8 +180,7 @@ def results_without_samples(ops: Sequence[SelectedOp]) -> "list[Result]":
     """Return a skipped result for each op without samples."""
     from custom_autograd.verification.report import Result  # imports torch
 
-    reason = "no samples are registered (register_samples)"
-    return [Result(op.target.name, "all checks", "no sample", "skipped", reason) for op in ops if not op.has_samples]
+    return [Result(op.target.name, "all checks", "no sample", "skipped", op.reason) for op in ops if not op.has_samples]
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:

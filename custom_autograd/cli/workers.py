@@ -9,14 +9,18 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from custom_autograd.cli.options import SelectedOp, dtype_of
+from custom_autograd.cli.recorded import key_of, load_samples
 from custom_autograd.cli.terminal import Advance
 from custom_autograd.core.errors import CheckError
 from custom_autograd.values.random_state import synchronize_accelerators
 from custom_autograd.verification.check import case_of, select_checks
+from custom_autograd.verification.harness.differentiable import with_surrogate
 from custom_autograd.verification.harness.op_files import load
 from custom_autograd.verification.harness.runner import Case
+from custom_autograd.verification.harness.targets import target_of
 from custom_autograd.verification.processes.process import Child, Ending, ParentPipe, listen, next_message, started
 from custom_autograd.verification.processes.ranks import run_on_ranks, timeout
 from custom_autograd.verification.processes.running import Crash, Heard, Progress, perform
@@ -27,7 +31,8 @@ from custom_autograd.verification.report import Report, Result
 class Task:
     """One op: the TARGET that names it, its position among what that names, and how its samples are made.
 
-    The TARGET `alone` names it and no other; empty if that is the same.
+    The TARGET `alone` names it and no other; empty if that is the same. A file has the calls that the script `record`
+    made, if its samples are not registered. `surrogate` is why the gradient of a Function is not the derivative.
     """
 
     text: str
@@ -41,6 +46,9 @@ class Task:
     seconds: float | None = None
     alone: str = ""
     lost: tuple[tuple[str, ...], ...] = ()
+    file: Path | None = None
+    record: str = ""
+    surrogate: str | None = None
 
     def make_case(self) -> Case:
         """Return the op with its samples, loaded in the process that calls this.
@@ -49,8 +57,10 @@ class Task:
             CheckError: if it cannot be loaded here.
         """
         value = load(self.text)[self.position].value
+        target = with_surrogate(replace(target_of(value), name=self.op), self.surrogate)
+        samples = None if self.file is None else load_samples(self.file, key_of(value))
         dtype = dtype_of(self.dtype)
-        return case_of(value, device=self.device, dtype=dtype, seed=self.seed, seconds=self.seconds)
+        return case_of(target, samples, device=self.device, dtype=dtype, seed=self.seed, seconds=self.seconds)
 
     def __call__(self, line: ParentPipe) -> None:
         """Check the op; what is found is sent at once, so that it survives the process."""
@@ -179,7 +189,18 @@ def tasks_of(arguments: argparse.Namespace, ops: Sequence[SelectedOp], checks: t
     """Return a task for each op that has samples."""
     how = (arguments.device, arguments.dtype, arguments.seed)
     return [
-        Task(op.text, op.position, op.target.name, checks, *how, seconds=arguments.seconds, alone=op.alone)
+        Task(
+            op.text,
+            op.position,
+            op.target.name,
+            checks,
+            *how,
+            seconds=arguments.seconds,
+            alone=op.alone,
+            file=op.file,
+            record="" if op.file is None else arguments.record,
+            surrogate=op.surrogate,
+        )
         for op in ops
         if op.has_samples
     ]
@@ -189,6 +210,8 @@ def _command(task: Task, progress: Progress) -> str:
     """Return the command that runs the task on its op."""
     options = {"--checks": progress.check if progress.code else "", "--dtype": task.dtype or ""}
     options["--device"] = "" if task.device == "cpu" else task.device
+    options["--record"] = task.record
+    options["--surrogate"] = "" if task.surrogate is None else task.op
     options["--seed"] = str(task.seed) if task.seed else ""
     words = [f"{option} {value}" for option, value in options.items() if value]
     return " ".join(["custom-autograd check", task.alone or task.text, *words])

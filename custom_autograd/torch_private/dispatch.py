@@ -25,6 +25,7 @@ _disable_current_modes  fake tensors compute without being recorded
 _get_dispatch_mode, _TorchDispatchModeKey   the modes that are torch's own stand on no public stack
 
 - `_C._dispatch_get_all_op_names`: all of them, of which `torch.ops` lists only those already looked up.
+- `_C._dispatch_dump`: the schema of an op, and the file that registered it.
 - `_C._get_schema`: the schema of an overload, without making the overload.
 - `_C._dispatch_has_kernel_for_dispatch_key`: whether an op is taken apart before autograd, and so is never seen itself.
 - `OpOverloadPacket`: the type of `torch.ops.ns.name`, which has no public name; its `_qualified_op_name`.
@@ -39,6 +40,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -243,6 +245,12 @@ def behind(tensor: Tensor) -> Tensor:
 def all_names() -> list[str]:
     """Return the names of all overloads: "ns::name" for the default one, "ns::name.overload" for the others."""
     return list(_C._dispatch_get_all_op_names())
+
+
+def schema_and_file(name: str) -> tuple[str, str]:
+    """Return the schema of an op, and the file, of Python or C++, that registered it; empty if there is none."""
+    found = re.search(r"^schema: (.*)\ndebug: registered at (.*):\d+$", _C._dispatch_dump(name), re.MULTILINE)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def name_of_packet(packet: OpOverloadPacket) -> str:

@@ -41,7 +41,8 @@ def load(text: str) -> tuple[Loaded, ...]:
     """Import everything a TARGET names.
 
     Args:
-        text: `package.module`, `file.py`, `folder`, `package.module:attribute` or `file.py:attribute`.
+        text: `package.module`, `file.py`, `folder`, or an attribute of the first two as `package.module:attribute`;
+            also an op of the dispatcher that importing them registers, as `package.module:namespace::op`.
 
     Returns:
         The ops in the order of their declaration; at least one.
@@ -49,18 +50,36 @@ def load(text: str) -> tuple[Loaded, ...]:
     Raises:
         CheckError: there is nothing of that name, it declares no ops, or importing it raises.
     """
-    source, _, attribute = text.rpartition(":") if ":" in text else (text, "", "")
+    source, attribute = _split(text)
     path = Path(source)
     if path.is_dir() and not attribute:
         modules = [(str(file), _import_file(file)) for file in _files(path)]
     else:
-        modules = [(source, _import_file(path) if path.suffix == ".py" else _import_module(source))]
+        modules = [(source, import_source(source))]
     if attribute:
-        return (Loaded(text, _attribute(modules[0][1], attribute, source), text),)
+        find = _dispatcher_op if "::" in attribute else _attribute
+        return (Loaded(text, find(modules[0][1], attribute, source), text),)
     found = [(value, _alone(where, module, value)) for where, module in modules for value in ops_of(module)]
     if not found:
         raise CheckError(f"{text}: no ops are declared there; an op comes from custom_op or torch.library.custom_op")
     return tuple(Loaded(text, value, (len(found) > 1 and alone) or text) for value, alone in found)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the module or file of a TARGET, and its attribute or its op of the dispatcher; empty if there is none."""
+    namespace, colons, op = text.partition("::")
+    source, colon, attribute = namespace.rpartition(":")
+    return (source, f"{attribute}{colons}{op}") if colon else (text, "")
+
+
+def import_source(source: str) -> ModuleType:
+    """Import a file, whose name ends in .py, or a module.
+
+    Raises:
+        CheckError: there is none of that name, or importing it raises.
+    """
+    path = Path(source)
+    return _import_file(path) if path.suffix == ".py" else _import_module(source)
 
 
 def _alone(source: str, module: ModuleType, value: object) -> str | None:
@@ -163,6 +182,18 @@ def _attribute(module: ModuleType, name: str, source: str) -> object:
             raise CheckError(f"{source} has no attribute '{name}'" + (f"; {advice}" if advice else ""))
         value = getattr(value, part)
     return value
+
+
+def _dispatcher_op(module: ModuleType, name: str, source: str) -> object:
+    """Return what declared an op here or with torch.library.custom_op, else its overload in the dispatcher."""
+    del module  # importing it has registered the op
+    declared = registry.find_record(name) or definitions.find_definition(name)
+    namespace, _, op = name.partition("::")
+    packet, _, overload = op.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload or "default", None)
+    if declared is None and found is None:
+        raise CheckError(f"{source} registers no op '{name}'")
+    return declared or found
 
 
 def _checkable_names(holder: object) -> list[str]:

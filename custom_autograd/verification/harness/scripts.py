@@ -60,7 +60,7 @@ def _declared(sample: Sample) -> str:
 def _loading(target: Target) -> list[str]:
     """Return the lines that give the target the name `op`."""
     module = _module_of(target.subject)
-    attribute = None if module is None else _attribute_of(module, target.subject)
+    attribute = None if module is None else attribute_of(module, target.subject)
     if target.overload is not None and (module is None or attribute is None):
         spelling = str(target.overload).replace(" ", "")
         before = [] if module is None else _loading_of(module, "")
@@ -89,7 +89,7 @@ def _module_of(value: object) -> ModuleType | None:
     return sys.modules.get(name) if isinstance(name, str) else None
 
 
-def _attribute_of(module: ModuleType, value: object) -> str | None:
+def attribute_of(module: ModuleType, value: object) -> str | None:
     """Return the name under which a module, or a class in it, holds a value."""
     qualified = getattr(value, "__qualname__", None)
     names = [name for name, row in vars(module).items() if row is value]

@@ -22,6 +22,7 @@ from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_types import META, NEEDS, DropInRule, GradientRule, JvpRule, special_names
 from custom_autograd.torch_private import definitions, verification
+from custom_autograd.verification.harness.packages import all_subclasses
 from custom_autograd.verification.harness.targets import target_of
 
 Function: TypeAlias = Callable[..., Any]
@@ -115,15 +116,8 @@ def find_points(op: str) -> tuple[MutationPoint, ...]:
     found = find_record(op) or definitions.find_definition(op)
     if found is not None:
         return points_of(found)
-    classes = [cls for cls in _subclasses(torch.autograd.Function) if cls.__qualname__ == op]
+    classes = [cls for cls in all_subclasses(torch.autograd.Function) if cls.__qualname__ == op]
     return tuple(point for cls in classes for point in points_of(cls))
-
-
-def _subclasses(cls: type) -> Iterator[type]:
-    children: list[type] = cls.__subclasses__()
-    for one in children:
-        yield one
-        yield from _subclasses(one)
 
 
 def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:

@@ -1,0 +1,151 @@
+"""The ops and Functions that custom-autograd check looks at, with their samples: registered ones, or recorded calls."""
+
+import argparse
+import fnmatch
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from custom_autograd.cli.options import SURROGATE, SelectedOp, is_named, names_of
+from custom_autograd.cli.recorded import Recording, key_of, load_samples
+from custom_autograd.core.errors import CheckError
+from custom_autograd.core.messages import first_line, suggest
+from custom_autograd.registration import registry
+from custom_autograd.verification.harness.base import Check
+from custom_autograd.verification.harness.differentiable import with_surrogate
+from custom_autograd.verification.harness.packages import load_all
+from custom_autograd.verification.harness.targets import target_of
+from custom_autograd.verification.report import Result
+from custom_autograd.verification.report.results import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is checked.
+
+    Attributes:
+        ops: with or without samples.
+        results: of modules that cannot be imported, and of recorded calls that only their own process can check.
+    """
+
+    ops: tuple[SelectedOp, ...]
+    results: tuple[Result, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names in the order of the report: those without samples come after those with them."""
+        ops = [op.target.name for op in sorted(self.ops, key=lambda op: not op.has_samples)]
+        return tuple(dict.fromkeys([*ops, *(result.op for result in self.results)]))
+
+    def results_of(self, shard: Shard | None) -> list[Result]:
+        """Return the results that belong to a shard; all if there are no shards."""
+        return [result for result in self.results if shard is None or shard.holds(result.op)]
+
+    def describe(self) -> str:
+        """Return the number of ops and Functions, and of those with samples, in words."""
+        others = {result.op for result in self.results if result.status != "skipped" or result.sample != NO_MODULE}
+        count = len(self.ops) + len(others)
+        title = "ops and Functions" if count != 1 else "op or Function"
+        return f"{count} {title}, {sum(op.has_samples for op in self.ops) + len(others)} with samples"
+
+
+def select_all(arguments: argparse.Namespace, checks: Sequence[Check], file: Path) -> Selection:
+    """Return every op and Function that the TARGETs name.
+
+    Args:
+        arguments: of the command.
+        checks: of calls that only the process that records them can check.
+        file: where recorded calls are saved.
+
+    Raises:
+        CheckError: a TARGET is unknown, the recorded script fails, a name of --surrogate is unknown, or nothing has
+            samples.
+    """
+    contents = [load_all(text) for text in arguments.targets]
+    skipped = [
+        Result(module, "all checks", NO_MODULE, "skipped", f"it cannot be imported: {reason}")
+        for one in contents
+        for module, reason in one.unimportable.items()
+    ]
+    recorded = [] if arguments.record is None else _record(arguments, checks, file)
+    loaded = [
+        (one, 0, one.alone) if found.package else (one, position, one.text)
+        for found in contents
+        for position, one in enumerate(found.found)
+    ]
+    patterns = names_of(arguments.surrogate)
+    names = Counter(target_of(one.value).name for one, _, _ in loaded)
+    ops = []
+    for one, position, text in loaded:
+        target = target_of(one.value)
+        if names[target.name] > 1 and isinstance(one.value, type):
+            target = replace(target, name=key_of(one.value))
+        surrogate = SURROGATE if is_named(target, patterns) else None
+        op = SelectedOp(text, position, one.alone, with_surrogate(target, surrogate), surrogate=surrogate)
+        ops += [op] if op.has_samples else _with_calls(op, arguments.record, file)
+    _require_known(patterns, ops, recorded)
+    if not recorded and not any(op.has_samples for op in ops):
+        raise _nothing_to_check(ops)
+    return Selection(tuple(ops), (*skipped, *recorded))
+
+
+def _record(arguments: argparse.Namespace, checks: Sequence[Check], file: Path) -> list[Result]:
+    """Run the script, and return the results of calls that cannot be saved."""
+    return Recording(
+        script=str(arguments.record),
+        targets=tuple(arguments.targets),
+        file=file,
+        checks=tuple(check.asked for check in checks),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        surrogates=tuple(names_of(arguments.surrogate)),
+        shard=arguments.shard,
+    ).run()
+
+
+def _with_calls(op: SelectedOp, script: str | None, file: Path) -> list[SelectedOp]:
+    """Return an op with the recorded calls, or the reason why there are none; none if these were checked already."""
+    if registry.record_of(op.target.subject) is not None:
+        return [op]  # its author registers samples
+    if script is None:
+        return [replace(op, reason=RECORD)]
+    try:
+        samples = load_samples(file, key_of(op.target.subject))
+    except Exception as error:  # noqa: BLE001 - whatever unpickling its arguments raises
+        reason = f"its recorded arguments cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        return [replace(op, reason=f"no sample: {reason}; define their classes in a package that is installed")]
+    if samples is None:
+        return []
+    return [
+        replace(op, samples=samples, file=file) if samples else replace(op, reason=NOT_CALLED.format(Path(script).name))
+    ]
+
+
+AS_IN_REPORTS = "write a name as reports show it, such as 'Spike' or 'mylib.surrogates.*'"
+NO_MODULE = "no module"
+RECORD = "no sample: record calls with --record SCRIPT, or give some in Python: check(op, [Sample(...)])"
+NOT_CALLED = (
+    "no sample: call it in {}, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])"
+)
+
+
+def _require_known(patterns: Sequence[str], ops: Sequence[SelectedOp], recorded: Sequence[Result]) -> None:
+    """Raise if a name of --surrogate fits nothing."""
+    others = {result.op for result in recorded}
+    for pattern in patterns:
+        if not any(is_named(op.target, [pattern]) for op in ops) and not fnmatch.filter(others, pattern):
+            names = [op.target.name for op in ops]
+            raise CheckError(
+                f"--surrogate {pattern}: there is no op or Function of that name", do=suggest(pattern, names)
+            )
+
+
+def _nothing_to_check(ops: Sequence[SelectedOp]) -> CheckError:
+    """Return the error of a run without samples, with each reason once."""
+    names: dict[str, list[str]] = {}
+    for op in ops:
+        names.setdefault(op.reason.removeprefix("no sample: "), []).append(op.target.name)
+    reasons = [f"{', '.join(rows)}: {reason}" for reason, rows in names.items()]
+    return CheckError("nothing was checked, because nothing has samples\n  " + "\n  ".join(reasons))
