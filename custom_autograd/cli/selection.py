@@ -26,24 +26,27 @@ class Selection:
 
     Attributes:
         ops: with or without samples.
-        results: of modules that cannot be imported, and of recorded calls that only their own process can check.
+        skipped: modules that cannot be imported.
+        recorded: results of calls that only the process that recorded them can check.
     """
 
     ops: tuple[SelectedOp, ...]
-    results: tuple[Result, ...]
+    skipped: tuple[Result, ...]
+    recorded: tuple[Result, ...]
 
     def names(self) -> tuple[str, ...]:
         """Return the names in the order of the report: those without samples come after those with them."""
         ops = [op.target.name for op in sorted(self.ops, key=lambda op: not op.has_samples)]
-        return tuple(dict.fromkeys([*ops, *(result.op for result in self.results)]))
+        return tuple(dict.fromkeys([*ops, *(result.op for result in (*self.skipped, *self.recorded))]))
 
     def results_of(self, shard: Shard | None) -> list[Result]:
         """Return the results that belong to a shard; all if there are no shards."""
-        return [result for result in self.results if shard is None or shard.holds(result.op)]
+        results = (*self.skipped, *self.recorded)
+        return [result for result in results if shard is None or shard.holds(result.op)]
 
     def describe(self) -> str:
         """Return the number of ops and Functions, and of those with samples, in words."""
-        others = {result.op for result in self.results if result.status != "skipped" or result.sample != NO_MODULE}
+        others = {result.op for result in self.recorded}
         count = len(self.ops) + len(others)
         title = "ops and Functions" if count != 1 else "op or Function"
         return f"{count} {title}, {sum(op.has_samples for op in self.ops) + len(others)} with samples"
@@ -63,7 +66,7 @@ def select_all(arguments: argparse.Namespace, checks: Sequence[Check], file: Pat
     """
     contents = [load_all(text) for text in arguments.targets]
     skipped = [
-        Result(module, "all checks", NO_MODULE, "skipped", f"it cannot be imported: {reason}")
+        Result(one.package, "all checks", module, "skipped", f"{module} cannot be imported: {reason}")
         for one in contents
         for module, reason in one.unimportable.items()
     ]
@@ -86,7 +89,7 @@ def select_all(arguments: argparse.Namespace, checks: Sequence[Check], file: Pat
     _require_known(patterns, ops, recorded)
     if not recorded and not any(op.has_samples for op in ops):
         raise _nothing_to_check(ops)
-    return Selection(tuple(ops), (*skipped, *recorded))
+    return Selection(tuple(ops), tuple(skipped), tuple(recorded))
 
 
 def _record(arguments: argparse.Namespace, checks: Sequence[Check], file: Path) -> list[Result]:
@@ -124,7 +127,6 @@ def _with_calls(op: SelectedOp, script: str | None, file: Path) -> list[Selected
 
 
 AS_IN_REPORTS = "write a name as reports show it, such as 'Spike' or 'mylib.surrogates.*'"
-NO_MODULE = "no module"
 RECORD = "no sample: record calls with --record SCRIPT, or give some in Python: check(op, [Sample(...)])"
 NOT_CALLED = (
     "no sample: call it in {}, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])"
