@@ -114,6 +114,22 @@ def test_gradients_that_fit_and_what_pytorch_lets_a_function_return_pass(functio
     assert "passed" == result_of(function).status
 
 
+class OfSparse(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x.to_dense() + y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad
+
+
+def test_dense_gradient_of_a_sparse_input_of_a_function_passes():
+    samples = [Sample(torch.eye(3).to_sparse().requires_grad_(), torch.ones(3, 3).requires_grad_())]
+
+    assert "passed" == verdict("contract", samples)(OfSparse).status
+
+
 def in_another_order(w, x):
     """A plain function, whose arguments are not those of the Function that it calls."""
     return Scaled.apply(x.mT.exp(), w.sum(0))

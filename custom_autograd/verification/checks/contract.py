@@ -35,9 +35,9 @@ from custom_autograd.verification.harness.targets import Target, call_on
 class Contract(Check):
     """Gradients as the backward returns them; those of ops declared here are validated whenever a backward runs.
 
-    A Function may return more Nones than there are arguments, as PyTorch documents, and gradients that the engine sums
-    to the shape of their input, or casts from the dtype of a result; a backward of `register_autograd` returns what
-    fits.
+    A Function may return more Nones than there are arguments, as PyTorch documents, gradients that the engine sums to
+    the shape of their input, or casts from the dtype of a result, and dense ones of sparse inputs; a backward of
+    `register_autograd` returns what fits.
     """
 
     name = "contract"
@@ -159,10 +159,15 @@ def _judge_leaf(
 
 
 def _repaired(grad: Tensor, leaf: Tensor, outputs: Sequence[Tensor]) -> Tensor:
-    """Return a gradient summed to the shape of its input, and cast from the dtype of a result, as the engine does."""
+    """Return a gradient summed to the shape of its input, and cast from the dtype of a result, as the engine does.
+
+    A layout that the engine has taken is that of the input.
+    """
     with contextlib.suppress(RuntimeError):
         if grad.layout == torch.strided and torch.broadcast_shapes(grad.shape, leaf.shape) == grad.shape:
             grad = grad.sum_to_size(leaf.shape)
+    if grad.layout != leaf.layout:
+        grad = grad.to_dense() if leaf.layout == torch.strided else grad.to_sparse(layout=leaf.layout)
     return grad.to(leaf.dtype) if any(grad.dtype == y.dtype for y in outputs) else grad
 
 
