@@ -9,64 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import libcst as cst
 import libcst.matchers as m
 
-Values: TypeAlias = "dict[str, cst.BaseExpression]"
+from custom_autograd.adoption.syntax import (
+    TENSOR,
+    NotMechanical,
+    Values,
+    code,
+    comments_of,
+    elements_of,
+    names_in,
+    only_part,
+    replaced,
+    statements_of,
+    targets_in,
+    tuple_of,
+)
 
-
-class NotMechanical(Exception):  # noqa: N818 - the text is a reason
-    """The reason why source is left as it is."""
-
-
-def code(node: cst.CSTNode) -> str:
-    """Return the source of a node."""
-    return cst.Module([]).code_for_node(node)
-
-
-class _Names(cst.CSTVisitor):
-    """Collects the variables that code names: not attributes or keywords."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, None] = {}
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.found[node.value] = None
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-
-def names_in(node: cst.CSTNode) -> list[str]:
-    """Return the variables that code names."""
-    names = _Names()
-    node.visit(names)
-    return list(names.found)
-
-
-def targets_in(node: cst.CSTNode) -> list[str]:
-    """Return every variable that code assigns to, once for each time."""
-    places = m.findall(node, m.AssignTarget() | m.AugAssign() | m.For() | m.NamedExpr() | m.AnnAssign())
-    return [name for place in places for name in _variables(getattr(place, "target", None))]
-
-
-def _variables(target: object) -> list[str]:
-    if isinstance(target, (cst.Tuple, cst.List)):
-        return [name for element in target.elements for name in _variables(element.value)]
-    return [target.value] if isinstance(target, cst.Name) else []
-
-
-TENSOR = re.compile(r"\bTensor\b")
 FACTS = ("shape", "dtype", "device", "layout", "ndim")
-VIEWS = ("view", "view_as", "detach", "expand", "expand_as", "t", "transpose", "permute", "squeeze", "unsqueeze")
+VIEW = re.compile(
+    "view|view_as|detach|expand|expand_as|t|T|mT|transpose|permute|squeeze|unsqueeze|narrow|select|diagonal|unflatten|"
+    "contiguous|reshape|flatten|to|type|float|double|half|bfloat16"
+)
+"""Methods of tensors that may return memory of the tensor."""
+
+METHODS = {"size": "shape", "dim": "ndim", "numel": "shape.numel()"}
+"""Methods of tensors that return what its shape tells, and how to get it from there."""
+
+LONGEST = 200
+"""Characters of an expression that is written again in backward."""
 
 
 class Forward:
@@ -76,7 +49,7 @@ class Forward:
         types: by argument, its annotation.
         outputs: their names; the hidden ones come last.
         hidden: names of intermediates that backward needs.
-        saved: by position in `ctx.saved_tensors`, the name of an argument or an output.
+        saved: by position in `ctx.saved_tensors`, what it is in backward.
         kept: by attribute of ctx, what it is in backward.
     """
 
@@ -84,107 +57,28 @@ class Forward:
         self, forward: cst.FunctionDef, setup_context: cst.FunctionDef | None, types: Mapping[str, str]
     ) -> None:
         self._node = forward
-        parameters = list(forward.params.params)
-        if not isinstance(forward.params.star_arg, cst.MaybeSentinel) or forward.params.star_kwarg:
-            raise NotMechanical("forward takes *args")
-        self._own = parameters if setup_context else parameters[1:]
-        self.types = {one.name.value: _annotation(one, types) for one in self._own}
+        self._own = parameters_of(forward, has_ctx=setup_context is None)
+        self.types = dict(types)
         self.tensors = [name for name, text in self.types.items() if TENSOR.search(text)]
-        self.saved: list[str] = []
+        self.saved: list[cst.BaseExpression] = []
         self.kept: Values = {}
+        self.hidden: list[str] = []
         self.fixed: list[str] = []
         self.materializes = True
-        self._assigned = targets_in(forward.body)
-        self._locals: Values = {}
-        statements = self._without_ctx(_statements(forward))
+        self._values: dict[str, cst.BaseExpression | None] = {}
+        self._views: set[str] = set()
+        statements = statements_of(forward)
         self._returned = self._return_of(statements)
-        named = [one.value if isinstance(one, cst.Name) else None for one in self._returned]
-        count = len(named)
-        plain = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
-        usable = [one if one and one not in self.types and named.count(one) == 1 else None for one in named]
-        self.outputs = [one or other for one, other in zip(usable, plain, strict=True)]
-        self.is_named = any(usable)
+        self._name_outputs()
+        self._statements = self._without_ctx(statements)
+        self._check_writes()
+        self._copies = [self._copied(one) for one in self._returned]
         if setup_context is not None:
-            self._rename = {setup_context.params.params[2].name.value: self.outputs[0]}
-            self._without_ctx(self._inputs_unpacked(_statements(setup_context)), is_setup=True)
-        self.hidden = [one for one in dict.fromkeys(self.saved) if one not in (*self.types, *self.outputs)]
-        self._check(setup_context is not None)
-        self._statements = statements
-
-    def _inputs_unpacked(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
-        """Return the statements of a setup_context after `x, y = inputs`, whose names must be those of forward."""
-        if statements and m.matches(statements[0], m.SimpleStatementLine(body=[m.Assign(value=m.Name("inputs"))])):
-            if targets_in(statements[0]) != list(self.types):
-                raise NotMechanical("setup_context unpacks its inputs under other names")
-            return statements[1:]
-        return statements
-
-    def _without_ctx(self, statements: list[cst.BaseStatement], *, is_setup: bool = False) -> list[cst.BaseStatement]:
-        """Note what is put on ctx, and return the other statements; comments stay with what follows."""
-        found: list[cst.BaseStatement] = []
-        comments: list[cst.EmptyLine] = []
-        for statement in statements:
-            if self._is_noted(statement):
-                comments += comments_of(statement)
-                continue
-            if is_setup or (m.findall(statement, m.Name("ctx"))):
-                raise NotMechanical(f"{'setup_context' if is_setup else 'forward'} uses ctx within other code")
-            if comments:
-                statement = statement.with_changes(leading_lines=[*comments, *getattr(statement, "leading_lines", ())])
-            found.append(statement)
-            comments = []
-        return found
-
-    def _is_noted(self, statement: cst.BaseStatement) -> bool:
-        """Note a statement that keeps something on ctx; return False for any other."""
-        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
-            return False
-        one = statement.body[0]
-        if (
-            isinstance(one, cst.Expr)
-            and isinstance(one.value, cst.Call)
-            and m.matches(one.value.func, m.Attribute(m.Name("ctx")))
-        ):
-            self._note_call(one.value)
-            return True
-        if isinstance(one, cst.Assign) and len(one.targets) == 1:
-            target = one.targets[0].target
-            if isinstance(target, cst.Name):
-                self._locals[target.value] = one.value
-            if isinstance(target, cst.Attribute) and m.matches(target.value, m.Name("ctx")):
-                self.kept[target.attr.value] = self._inlined(one.value, f"ctx.{target.attr.value}")
-                return True
-        return False
-
-    def _note_call(self, call: cst.Call) -> None:
-        method, names = code(call.func), [code(one.value) for one in call.args]
-        if method == "ctx.save_for_backward":
-            if not all(name.isidentifier() for name in names):
-                raise NotMechanical("it saves an expression")
-            self.saved = [getattr(self, "_rename", {}).get(name, name) for name in names]
-        elif method == "ctx.mark_non_differentiable":
-            self.fixed = names
-        elif method == "ctx.set_materialize_grads":
-            self.materializes = names != ["False"]
-        else:
-            raise NotMechanical(f"it calls {method}()")
-
-    def _inlined(self, value: cst.BaseExpression, what: str) -> cst.BaseExpression:
-        """Return an expression that backward can compute: of arguments that are numbers, and of facts about tensors."""
-        for name in names_in(value):
-            known = self._locals.get(name)
-            if name in self.types and self._assigned.count(name):
-                raise NotMechanical(f"{what} is computed from '{name}' after forward assigns to it")
-            if known is not None and self._assigned.count(name) == 1:
-                value = _replaced(value, {name: self._inlined(known, what)})
-            elif name in self._assigned:
-                raise NotMechanical(f"{what} is computed in forward")
-        facts = _Facts(self.tensors)
-        found = value.visit(facts)
-        assert isinstance(found, cst.BaseExpression)
-        if facts.others:
-            raise NotMechanical(f"{what} holds the tensor '{facts.others[0]}' or depends on its data")
-        return found
+            self._values = {}
+            rename: Values = {setup_context.params.params[2].name.value: cst.Name(self.outputs[0])}
+            self._set_up(self._inputs_unpacked(statements_of(setup_context)), rename)
+        if not set(self.fixed) <= set(self.outputs):
+            raise NotMechanical("mark_non_differentiable names what is not an output")
 
     def _return_of(self, statements: list[cst.BaseStatement]) -> list[cst.BaseExpression]:
         returns = m.findall(self._node.body, m.Return())
@@ -194,78 +88,256 @@ class Forward:
         value = cst.ensure_type(returns[0], cst.Return).value or cst.Name("None")
         self._last = last
         self.is_tuple = isinstance(value, cst.Tuple)
-        found = [one.value for one in value.elements] if isinstance(value, cst.Tuple) else [value]
-        for one in found:
-            is_view = m.matches(one, m.Call(func=m.Attribute(m.Name(), m.MatchIfTrue(lambda a: a.value in VIEWS))))
-            base = names_in(one)[0] if is_view else code(one)
-            if base in self.types and not self._assigned.count(base):
-                raise NotMechanical(f"it returns its parameter '{base}'{', or a view of it' if is_view else ''}")
+        found = elements_of(value) if self.is_tuple else [value]
+        if not found:
+            raise NotMechanical("forward returns a tuple that is not written one by one")
         return found
 
-    def _check(self, has_setup: bool) -> None:
-        for name in self.saved:
-            if name in self.types and name in self._assigned:
-                raise NotMechanical(f"it saves '{name}' after forward assigns to it")
-        for name in self.hidden:
-            if name not in self._assigned or has_setup:
+    def _name_outputs(self) -> None:
+        named = [one.value if isinstance(one, cst.Name) else None for one in self._returned]
+        count = len(named)
+        plain = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+        usable = [one if one and one not in self.types and named.count(one) == 1 else None for one in named]
+        self.outputs = [one or other for one, other in zip(usable, plain, strict=True)]
+        self.is_named = any(usable)
+
+    def _inputs_unpacked(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        """Return the statements of a setup_context after `x, y = inputs`, whose names must be those of forward."""
+        if statements and m.matches(statements[0], m.SimpleStatementLine(body=[m.Assign(value=m.Name("inputs"))])):
+            if targets_in(statements[0]) != list(self.types):
+                raise NotMechanical("setup_context unpacks its inputs under other names")
+            return statements[1:]
+        return statements
+
+    # ------------------------------------------------------------------------------------------------ what ctx keeps
+
+    def _without_ctx(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        """Note what is put on ctx, and return the other statements; comments stay with what follows."""
+        found: list[cst.BaseStatement] = []
+        comments: list[cst.EmptyLine] = []
+        for position, statement in enumerate(statements):
+            self._later = [*(name for one in statements[position + 1 :] for name in targets_in(one))]
+            own = self._noted(statement)
+            comments += comments_of(statement) if own is not None else []
+            for one in [statement] if own is None else own:
+                if m.findall(one, m.Name("ctx")):
+                    raise NotMechanical("forward uses ctx within other code")
+                lines = [*comments, *getattr(one, "leading_lines", ())]
+                found.append(one.with_changes(leading_lines=lines) if comments else one)
+                comments = []
+            if own is None:
+                self._note_variables(statement)
+        self._last = self._last.with_changes(leading_lines=[*comments, *self._last.leading_lines])
+        return found
+
+    def _set_up(self, statements: list[cst.BaseStatement], rename: Values) -> None:
+        self._later = []
+        for statement in statements:
+            if self._noted(statement, rename) != []:
+                raise NotMechanical("setup_context uses ctx within other code")
+        if self.hidden:
+            raise NotMechanical(f"it saves '{self.hidden[0]}', which forward does not compute")
+
+    def _noted(self, statement: cst.BaseStatement, rename: Values | None = None) -> list[cst.BaseStatement] | None:
+        """Note a statement that keeps something on ctx, and return what takes its place; None for any other."""
+        one = only_part(statement)
+        if isinstance(one, cst.Expr) and m.matches(one.value, m.Call(func=m.Attribute(m.Name("ctx")))):
+            call = cst.ensure_type(one.value, cst.Call)
+            return self._note_call(code(call.func), [replaced(arg.value, rename or {}) for arg in call.args])
+        if not isinstance(one, cst.Assign) or len(one.targets) != 1:
+            return None
+        target = one.targets[0].target
+        if not isinstance(target, cst.Attribute) or not m.matches(target.value, m.Name("ctx")):
+            return None
+        name = target.attr.value
+        is_tensor = isinstance(one.value, cst.Name) and one.value.value in self.tensors
+        is_argument = is_tensor and code(one.value) not in self._values
+        self.kept[name] = one.value if is_argument else self._inlined(one.value, f"ctx.{name}")
+        return []
+
+    def _note_call(self, method: str, arguments: list[cst.BaseExpression]) -> list[cst.BaseStatement]:
+        names = [code(one) for one in arguments]
+        if method == "ctx.save_for_backward":
+            found: list[cst.BaseStatement] = []
+            self.saved = [self._saved(one, position, found) for position, one in enumerate(arguments)]
+            return found
+        if method == "ctx.mark_non_differentiable":
+            self.fixed = names
+        elif method == "ctx.set_materialize_grads":
+            self.materializes = names != ["False"]
+        else:
+            raise NotMechanical(f"it calls {method}()")
+        return []
+
+    def _saved(self, value: cst.BaseExpression, position: int, before: list[cst.BaseStatement]) -> cst.BaseExpression:
+        """Return what a saved tensor is in backward; a new variable of forward is assigned in `before`."""
+        returned = [code(one) for one in self._returned]
+        name = code(value)
+        if name in returned and name not in self.types and name not in self._later:
+            return cst.Name(self.outputs[returned.index(name)])
+        known = self._in_arguments(value)
+        if known is not None and self._base_of(value) in self.types:
+            return known  # an argument, or a view of it that is made again
+        if isinstance(value, cst.Name):
+            if name == "None":
+                return value
+            if name not in self._values:
                 raise NotMechanical(f"it saves '{name}', which forward does not compute")
-        if not set(self.fixed) <= set(self.outputs):
-            raise NotMechanical("mark_non_differentiable names what is not an output")
+            if name in self.types and known is None:
+                raise NotMechanical(f"it saves '{name}' after a block of forward assigns to it")
+            if name not in self.types and name not in self._later and name not in self._views:
+                self.hidden.append(name)
+                return value
+        elif not isinstance(value, (cst.Call, cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)):
+            raise NotMechanical(f"it saves {name}, which may be an argument or an output")
+        new = f"saved_{name if isinstance(value, cst.Name) else position}"
+        copy = ".clone()" if name in self._views else ""
+        before.append(cst.ensure_type(cst.parse_statement(f"{new} = {name}{copy}"), cst.SimpleStatementLine))
+        self.hidden.append(new)
+        return cst.Name(new)
+
+    def _in_arguments(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
+        """Return an expression in terms of the arguments; None if it holds what forward computes otherwise."""
+        known: Values = {}
+        for name in names_in(value):
+            one = self._values.get(name, cst.Name(name))
+            if one is None:
+                return None
+            known[name] = one
+        found = replaced(value, known)
+        return found if len(code(found)) <= LONGEST else None
+
+    def _inlined(self, value: cst.BaseExpression, what: str) -> cst.BaseExpression:
+        """Return an expression that backward can compute: of arguments that are numbers, and of facts about tensors."""
+        known = self._in_arguments(value)
+        if known is None:
+            raise NotMechanical(f"{what} is computed in forward")
+        facts = _Facts(self.tensors)
+        found = known.visit(facts)
+        assert isinstance(found, cst.BaseExpression)
+        if facts.others:
+            raise NotMechanical(f"{what} holds the tensor '{facts.others[0]}' or depends on its data")
+        return found
+
+    # ----------------------------------------------------------------------------------------------- what forward does
+
+    def _note_variables(self, statement: cst.BaseStatement) -> None:
+        """Note what the variables that a statement assigns hold, in terms of the arguments; None if not known."""
+        one = only_part(statement)
+        new: dict[str, cst.BaseExpression | None] = dict.fromkeys(_changed_in(statement))
+        if isinstance(one, cst.Assign) and len(one.targets) == 1 and isinstance(one.targets[0].target, cst.Name):
+            target = one.targets[0].target.value
+            new[target] = self._in_arguments(one.value)
+            is_view = _root_of(one.value)
+            self._views = (self._views | {target}) if is_view else (self._views - {target})
+        self._values |= new
+
+    def _base_of(self, value: cst.BaseExpression) -> str:
+        """Return the argument or variable whose memory an expression may have: `x` of `x[0].view(-1)`."""
+        return _root_of(self._in_arguments(value) or value)
+
+    def _copied(self, value: cst.BaseExpression) -> str:
+        """Return the source of an output: a copy of what may be memory of an argument."""
+        base = self._base_of(value)
+        if base in self.types and base not in self.tensors:
+            raise NotMechanical(f"it returns its parameter '{base}', which is not a tensor")
+        return f"{code(value)}.clone()" if base in self.types else code(value)
+
+    def _check_writes(self) -> None:
+        """Raise if forward writes to an argument."""
+        assigned: set[str] = set()
+        for statement in (*self._statements, self._last):
+            wrong = [name for name in _written_in(statement) if name in self.tensors and name not in assigned]
+            if wrong:
+                raise NotMechanical(f"forward writes to its parameter '{wrong[0]}'")
+            assigned.update(targets_in(statement))
 
     def function(self, name: str, op: str, docstring: list[cst.BaseStatement]) -> cst.FunctionDef:
         """Return the kernel, declared as an op."""
         options = [f'"{op}"']
-        used = {*self.saved, *self.fixed} & set(self.outputs)
-        if self.hidden or (used - {"output"}) or (len(self.outputs) > 1 and self.is_named):
-            options.append(f"outputs={tuple_of([*self.outputs, *self.hidden])}")
-        options += [f"hidden={tuple_of(self.hidden)}"] if self.hidden else []
+        hidden = list(dict.fromkeys(self.hidden))
+        used = {*(code(one) for one in self.saved), *self.fixed} & set(self.outputs)
+        if hidden or (used - {"output"}) or (len(self.outputs) > 1 and self.is_named):
+            options.append(f"outputs={tuple_of([*self.outputs, *hidden])}")
+        options += [f"hidden={tuple_of(hidden)}"] if hidden else []
         options += [f"non_differentiable={tuple_of(self.fixed)}"] if self.fixed else []
-        values = [code(one) for one in self._returned] + self.hidden
-        is_tuple = self.is_tuple or bool(self.hidden)
+        values = [*self._copies, *hidden]
+        is_tuple = self.is_tuple or bool(hidden)
         text = ", ".join(values) + ("," if is_tuple and len(values) == 1 else "")
-        last = self._last.with_changes(
-            body=cst.ensure_type(cst.parse_statement(f"return {text}"), cst.SimpleStatementLine).body
-        )
         returned = f"tuple[{', '.join(['Tensor'] * len(values))}]" if is_tuple else "Tensor"
+        last = cst.ensure_type(cst.parse_statement(f"return {text}"), cst.SimpleStatementLine)
         own = [] if self._node.get_docstring() is not None else docstring
-        parameters = [
-            one.with_changes(
-                annotation=cst.Annotation(cst.parse_expression(self.types[one.name.value])),
-                equal=cst.AssignEqual() if one.default else one.equal,
-            )
-            for one in self._own
-        ]
         return self._node.with_changes(
             name=cst.Name(name),
-            params=self._node.params.with_changes(params=parameters),
+            params=self._node.params.with_changes(params=[self._annotated(one) for one in self._own.values()]),
             decorators=[cst.Decorator(cst.parse_expression(f"custom_op({', '.join(options)})"))],
             returns=cst.Annotation(cst.parse_expression(returned)),
-            body=self._node.body.with_changes(body=[*own, *self._statements, last]),
+            body=self._node.body.with_changes(
+                body=[*own, *self._statements, self._last.with_changes(body=[*self._last.body[:-1], *last.body])]
+            ),
             leading_lines=[one for one in self._node.leading_lines if one.comment],
         )
 
-
-def _annotation(parameter: cst.Param, types: Mapping[str, str]) -> str:
-    name = parameter.name.value
-    if parameter.annotation is None and name not in types:
-        raise NotMechanical(f"'{name}' has no annotation: record a call with --record")
-    return types[name] if parameter.annotation is None else code(parameter.annotation.annotation)
-
-
-def _statements(node: cst.FunctionDef) -> list[cst.BaseStatement]:
-    return [one for one in node.body.body if isinstance(one, cst.BaseStatement)]
+    def _annotated(self, parameter: cst.Param) -> cst.Param:
+        text = self.types[parameter.name.value]
+        return parameter.with_changes(
+            annotation=cst.Annotation(cst.parse_expression(text)),
+            equal=cst.AssignEqual() if parameter.default else parameter.equal,
+        )
 
 
-def comments_of(statement: cst.CSTNode) -> list[cst.EmptyLine]:
-    """Return the lines before a statement, with the comment at its end, for another one that takes its place."""
-    own = cst.ensure_type(statement, cst.SimpleStatementLine)
-    comment = own.trailing_whitespace.comment
-    return [*own.leading_lines, *([cst.EmptyLine(comment=comment)] if comment else [])]
+def parameters_of(method: cst.FunctionDef, *, has_ctx: bool) -> dict[str, cst.Param]:
+    """Return the parameters of a method by name, without `cls` and ctx.
+
+    Raises:
+        NotMechanical: it takes `*args`, or uses `cls`.
+    """
+    parameters = list(method.params.params)
+    if not isinstance(method.params.star_arg, cst.MaybeSentinel) or method.params.star_kwarg:
+        raise NotMechanical(f"{method.name.value} takes *args")
+    if any(code(one.decorator) == "classmethod" for one in method.decorators):
+        cls = parameters.pop(0).name.value
+        if {cls, "super"} & set(names_in(method.body)):
+            raise NotMechanical(f"{method.name.value} uses {cls}")
+    return {one.name.value: one for one in (parameters[1:] if has_ctx else parameters)}
 
 
-def tuple_of(names: Sequence[str]) -> str:
-    """Return the source of a tuple of texts."""
-    return f"({', '.join(f'{one!r}' for one in names)}{',' if len(names) == 1 else ''})".replace("'", '"')
+def _root_of(value: cst.BaseExpression) -> str:
+    while not isinstance(value, cst.Name):
+        method = value.func if isinstance(value, cst.Call) else value
+        if isinstance(method, cst.Attribute) and VIEW.fullmatch(method.attr.value):
+            value = method.value
+        elif isinstance(value, cst.Subscript):
+            value = value.value
+        else:
+            return ""
+    return value.value
+
+
+def _written_in(node: cst.CSTNode) -> list[str]:
+    """Return the variables that code writes to in place: `x[0] = 1`, `x += 1`, `x.add_(1)`, `add_(x)`."""
+    targets = [getattr(one, "target", None) for one in m.findall(node, m.AssignTarget() | m.AugAssign())]
+    found = [code(one.value) for one in targets if isinstance(one, (cst.Subscript, cst.Attribute))]
+    found += [name for one in m.findall(node, m.AugAssign()) for name in targets_in(one)]
+    for call in m.findall(node, m.Call()):
+        assert isinstance(call, cst.Call)
+        if isinstance(call.func, cst.Attribute) and _is_in_place(call.func.attr.value):
+            found.append(code(call.func.value))
+        if _is_in_place(code(call.func).rpartition(".")[2]) and call.args:
+            found.append(code(call.args[0].value))
+    return found
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+
+
+def _changed_in(statement: cst.BaseStatement) -> list[str]:
+    """Return the variables that a statement assigns to, writes to, or calls a method of for its effect."""
+    one = only_part(statement)
+    is_method = isinstance(one, cst.Expr) and m.matches(one.value, m.Call(func=m.Attribute(m.Name())))
+    called = [code(one.value.func.value)] if is_method else []  # type: ignore[union-attr]
+    return [*targets_in(statement), *_written_in(statement), *called]
 
 
 class _Facts(cst.CSTTransformer):
@@ -284,35 +356,17 @@ class _Facts(cst.CSTTransformer):
             return cst.parse_expression(f"meta.{code(original_node)}")
         return updated_node
 
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        method = original_node.func
+        if not isinstance(method, cst.Attribute) or method.attr.value not in METHODS or not self._is_fact(method):
+            return updated_node
+        index = f"[{code(original_node.args[0].value)}]" if original_node.args else ""
+        return cst.parse_expression(f"meta.{code(method.value)}.{METHODS[method.attr.value]}{index}")
+
     def _is_fact(self, node: cst.Attribute) -> bool:
-        return node.attr.value in FACTS and m.matches(node.value, m.Name()) and code(node.value) in self._tensors
+        is_known = node.attr.value in FACTS or node.attr.value in METHODS
+        return is_known and isinstance(node.value, cst.Name) and node.value.value in self._tensors
 
     def visit_Name(self, node: cst.Name) -> None:
         if node.value in self._tensors:
             self.others.append(node.value)
-
-
-def _replaced(node: cst.BaseExpression, values: Values) -> cst.BaseExpression:
-    found = node.visit(Substitution(values))
-    assert isinstance(found, cst.BaseExpression)
-    return found
-
-
-class Substitution(cst.CSTTransformer):
-    """Puts expressions in place of variables; names of attributes and keywords stay."""
-
-    def __init__(self, values: Values) -> None:
-        super().__init__()
-        self._values = values
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        found = self._values.get(original_node.value)
-        if found is None or isinstance(found, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)):
-            return found or updated_node
-        return found.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
-        return updated_node.with_changes(keyword=original_node.keyword)

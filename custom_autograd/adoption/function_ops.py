@@ -12,7 +12,7 @@ from torch import Tensor
 from custom_autograd.adoption.function_backward import FunctionBackward
 from custom_autograd.adoption.function_plans import find_identical, plan_of
 from custom_autograd.adoption.function_types import Parameters, op_function, typed_parameters
-from custom_autograd.adoption.recorded_calls import Call, Function, parameters_of, run_forward
+from custom_autograd.adoption.recorded_calls import Call, Function, parameters_of, run_forward, with_defaults
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
@@ -123,15 +123,13 @@ GUESSES: Mapping[Any, Any] = {Tensor: lambda: torch.rand(4, 4), float: 0.5, int:
 
 def _positional(function: Function, sample: Sample, refuse: Refusal) -> list[Any]:
     """Return the arguments of a sample in the order of forward, with its defaults."""
-    signature = inspect.Signature(parameters_of(function))
     try:
-        bound = signature.bind(*sample.args, **sample.kwargs)
+        return with_defaults(function, *sample.args, **sample.kwargs)
     except TypeError as error:
+        signature = str(inspect.Signature(parameters_of(function)))
         raise refuse(
-            f"a sample does not fit forward: {error}", expected=str(signature), found=show(sample), do="correct it"
+            f"a sample does not fit forward: {error}", expected=signature, found=show(sample), do="correct it"
         ) from error
-    bound.apply_defaults()
-    return list(bound.args)
 
 
 def _recorded(function: Function, parameters: Parameters, arguments: list[Any], refuse: Refusal) -> Call:

@@ -1,22 +1,26 @@
 """Rewrites `Library.define` and `Library.impl`, and helpers such as `direct_register_custom_op`, as declared ops.
 
-lib.define("add(Tensor x) -> Tensor")       left out
+lib.define("add(Tensor x) -> Tensor")       left out; its comments stay with the next line
 lib.impl("add", add_cpu, "CPU")             add = custom_op("ns::add", add_cpu, schema="(Tensor x) -> Tensor", ...)
 lib.impl("add", add_cuda, "CUDA")           add.register_kernel("cuda", add_cuda)
+@torch.library.impl(lib, "add", "CUDA")     left out, and the lines above after the function
 direct_register_custom_op("add", add, ...)  add_op = custom_op("ns::add", add, ...)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import libcst as cst
 import libcst.matchers as m
 
-from custom_autograd.adoption.forward_rewriting import NotMechanical, code, tuple_of
+from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, tuple_of
+
+Implementation: TypeAlias = tuple[cst.CSTNode, str, str]
+"""The statement or decorator that registers a kernel, its dispatch key, and the source of the function."""
 
 DEVICES = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps", "CompositeExplicitAutograd": None}
 """The device type of the kernels at each key of the dispatcher."""
@@ -29,18 +33,23 @@ class LibraryOps:
 
     Attributes:
         reasons: by line, an op that stays as it is, and why; the reason is empty if it is rewritten.
+        comments: by statement with its first kernel, the comments of its definition.
     """
 
     def __init__(self, module: cst.Module, lines: Any, namespaces: dict[str, str], taken: Sequence[str]) -> None:
         self.reasons: dict[int, tuple[str, str]] = {}
         self._taken = taken
+        self.comments: dict[cst.CSTNode, list[cst.EmptyLine]] = {}
         self._new: dict[cst.CSTNode, list[str]] = {}
         self._libraries = {**namespaces, **_libraries(module)}
-        implementations: dict[str, list[tuple[cst.SimpleStatementLine, list[cst.Arg]]]] = {}
-        definitions: dict[str, tuple[cst.SimpleStatementLine, str]] = {}
+        implementations: dict[str, list[Implementation]] = {}
+        definitions: dict[str, tuple[cst.CSTNode, str]] = {}
         for statement in module.body:
+            if isinstance(statement, cst.FunctionDef):
+                for op, row in self._decorated(statement):
+                    implementations.setdefault(op, []).append(row)
             call = _call_of(statement)
-            if call is None or not isinstance(statement, cst.SimpleStatementLine):
+            if call is None:
                 continue
             if code(call.func).rpartition(".")[2] == HELPER:
                 self._note(lines(statement), HELPER, partial(self._helper, statement, call))
@@ -53,10 +62,11 @@ class LibraryOps:
                     name = first.partition("(")[0].strip()
                     definitions[f"{namespace}::{name}"] = statement, first.partition("(")[1] + first.partition("(")[2]
                 elif call.func.attr.value == "impl" and first:
-                    implementations.setdefault(f"{namespace}::{first}", []).append((statement, list(call.args)))
-        for op, (statement, schema) in definitions.items():
+                    row = statement, _key(call.args), code(call.args[1].value)
+                    implementations.setdefault(f"{namespace}::{first}", []).append(row)
+        for op, (definition, schema) in definitions.items():
             rows = implementations.get(op, [])
-            self._note(lines(statement), op, lambda: self._definition(op, statement, schema, rows))  # noqa: B023
+            self._note(lines(definition), op, partial(self._definition, op, definition, schema, rows))
 
     def statements(self, original: cst.CSTNode) -> list[str] | None:
         """Return the source that takes the place of a statement, or None if it stays."""
@@ -72,17 +82,24 @@ class LibraryOps:
     def _variable(self, name: str) -> str:
         return f"{name.rstrip('_')}_op" if name in self._taken else name
 
-    def _definition(
-        self, op: str, definition: cst.CSTNode, schema: str, rows: list[tuple[cst.SimpleStatementLine, list[cst.Arg]]]
-    ) -> None:
+    def _decorated(self, function: cst.FunctionDef) -> Iterator[tuple[str, Implementation]]:
+        """Return the ops that `@torch.library.impl(lib, "add", "CPU")` makes a function the kernel of."""
+        for one in function.decorators:
+            call = one.decorator
+            if not isinstance(call, cst.Call) or not code(call.func).endswith("library.impl") or len(call.args) < 2:
+                return  # what is below another decorator is not the function that has its name
+            namespace = self._libraries.get(code(call.args[0].value))
+            if namespace is not None:
+                yield f"{namespace}::{_text(call.args[1].value)}", (one, _key(call.args), function.name.value)
+
+    def _definition(self, op: str, definition: cst.CSTNode, schema: str, rows: list[Implementation]) -> None:
         """Note what takes the place of a definition and its kernels: all of them, or none."""
         if not rows:
             raise NotMechanical("no kernel is registered with impl() at the top of this file")
         name = self._variable(op.partition("::")[2].partition(".")[0])
         new: dict[cst.CSTNode, list[str]] = {definition: []}
-        kernels = sorted(rows, key=lambda row: _key(row[1]) == "Meta")
-        for position, (statement, arguments) in enumerate(rows):
-            key, function = _key(arguments), code(arguments[1].value)
+        kernels = sorted(rows, key=lambda row: row[1] == "Meta")
+        for position, (statement, key, function) in enumerate(rows):
             if key not in DEVICES and key != "Meta":
                 raise NotMechanical(f"a kernel is registered for the dispatch key {key}")
             if statement is kernels[0][0]:
@@ -99,6 +116,7 @@ class LibraryOps:
                 device = f'"{DEVICES[key]}"' if DEVICES[key] else "None"
                 new[statement] = [f"{name}.register_kernel({device}, {function})"]
         self._new |= new
+        self.comments[kernels[0][0]] = comments_of(definition)
 
     def _helper(self, statement: cst.CSTNode, call: cst.Call) -> None:
         names = ("op_name", "op_func", "mutates_args", "fake_impl")
@@ -146,7 +164,7 @@ def _call_of(statement: cst.CSTNode) -> cst.Call | None:
     return None
 
 
-def _key(arguments: list[cst.Arg]) -> str:
+def _key(arguments: Sequence[cst.Arg]) -> str:
     return (_text(arguments[2].value) if len(arguments) > 2 else "") or "CompositeImplicitAutograd"
 
 

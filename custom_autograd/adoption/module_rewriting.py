@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import PositionProvider
 
-from custom_autograd.adoption.forward_rewriting import NotMechanical, code, names_in
+from custom_autograd.adoption.class_uses import ClassUses, aliases_in, functions_in, imported_in, is_function, uses_in
 from custom_autograd.adoption.function_rewriting import name_of_op, rewritten
 from custom_autograd.adoption.library_rewriting import LibraryOps, namespace_of_helper
+from custom_autograd.adoption.parameter_types import Evidence
+from custom_autograd.adoption.syntax import NotMechanical, code, names_in
 from custom_autograd.frozen_dataclass import dataclass
 
 MOVED = ("custom_op", "triton_op", "wrap_triton")
@@ -74,66 +75,63 @@ def rewrite(
         namespace: of the ops that Functions become.
         recorded: by name of a class.
     """
-    modules = {path: MetadataWrapper(cst.parse_module(text)) for path, text in sources.items()}
+    parsed = {path: cst.parse_module(text) for path, text in sources.items() if DECLARES.search(text)}
+    names = {one.name.value for one in functions_in(parsed.values())}
+    uses = re.compile(rf"\b({'|'.join(names)})\b" if names else r"(?!)")
+    parsed |= {
+        path: cst.parse_module(text) for path, text in sources.items() if uses.search(text) and path not in parsed
+    }
+    package = uses_in(parsed)
     helper: dict[str, str] = {}
-    for one in modules.values():
-        helper |= namespace_of_helper(one.module)
-    tops = Counter(name for one in modules.values() for name in _functions_at_the_top(one.module))
-    recorded = {name: known for name, known in recorded.items() if tops[name] == 1}
-    elsewhere = {name for one in modules.values() for name in _used_otherwise(one.module)}
-    elsewhere |= {name for name, count in tops.items() if count > 1}
-    rewriters = {path: _ModuleRewriter(one, namespace, recorded, helper, elsewhere) for path, one in modules.items()}
+    for module in parsed.values():
+        helper |= namespace_of_helper(module)
+    taken: set[str] = set()
+    rewriters = {
+        path: _ModuleRewriter(
+            path.stem, cst.MetadataWrapper(one, unsafe_skip_copy=True), namespace, recorded, helper, package, taken
+        )
+        for path, one in parsed.items()
+    }
     first = {path: one.rewritten() for path, one in rewriters.items()}
-    ops = {place.name: place.op for one in rewriters.values() for place in one.places if place.op}
+    ops = {name: op for one in rewriters.values() for name, op in one.ops.items()}
+    staying = [name for name in ops if name in package.others or name in package.named]
     found = []
-    for path, rewriter in rewriters.items():
-        here = {*_functions_at_the_top(modules[path].module), *_imported_from(modules[path].module, m.DoNotCare())}
-        own = {name: op for name, op in ops.items() if name in here}
-        found.append(RewrittenModule(path, sources[path], _with_ops(first[path], own), tuple(rewriter.places)))
+    for path, text in sources.items():
+        after, places = text, []
+        if path in parsed:
+            here = {*rewriters[path].ops, *imported_in(parsed[path])}
+            own = {name: op for name, op in ops.items() if name in here}
+            module = first[path].visit(_Applied(own, staying)) if own else first[path]
+            after, places = module.code, rewriters[path].places
+        found.append(RewrittenModule(path, text, after, tuple(places)))
     return found
 
 
-def _functions_at_the_top(module: cst.Module) -> list[str]:
-    return [one.name.value for one in module.body if isinstance(one, cst.ClassDef) and _is_function(one)]
-
-
-def _used_otherwise(module: cst.Module) -> set[str]:
-    """Return the classes that a module uses other than as `Class.apply`: those must stay."""
-    applied = module.visit(_Applied({}))
-    texts = {one.value.strip("\"'") for one in m.findall(module, m.SimpleString()) if isinstance(one, cst.SimpleString)}
-    return {*names_in(applied), *texts}
+DECLARES = re.compile(r"\bFunction\b|\bLibrary\b|\btorch\.library\b|\bdirect_register_custom_op\b")
+"""What a module holds that declares ops or Functions."""
 
 
 class _Applied(cst.CSTTransformer):
-    """Puts ops in place of `Class.apply` and of imports of the class; without an op it leaves both out."""
+    """Puts ops in place of `Class.apply` and of imports of the class."""
 
-    def __init__(self, ops: Mapping[str, str]) -> None:
+    def __init__(self, ops: Mapping[str, str], staying: Collection[str]) -> None:
         super().__init__()
-        self._ops = ops
+        self._ops, self._staying = ops, staying
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        if original_node.attr.value == "apply" and isinstance(original_node.value, cst.Name):
-            name = original_node.value.value
-            return (
-                cst.Name(self._ops.get(name, name))
-                if name in self._ops
-                else cst.Name("_")
-                if not self._ops
-                else updated_node
-            )
-        return updated_node
+        name = original_node.value.value if isinstance(original_node.value, cst.Name) else ""
+        is_apply = original_node.attr.value == "apply" and name in self._ops
+        return cst.Name(self._ops[str(name)]) if is_apply else updated_node
 
-    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        return True
-
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        return updated_node if self._ops else updated_node.with_changes(name=cst.Name("_"))
-
-    def leave_ImportAlias(self, original_node: cst.ImportAlias, updated_node: cst.ImportAlias) -> cst.ImportAlias:
+    def leave_ImportAlias(self, original_node: cst.ImportAlias, updated_node: cst.ImportAlias) -> Any:
         name = code(original_node.name)
-        if not self._ops:  # under another name it is not followed
-            return updated_node if original_node.asname else updated_node.with_changes(name=cst.Name("_"))
-        return updated_node.with_changes(name=cst.Name(self._ops[name])) if name in self._ops else updated_node
+        if name not in self._ops or original_node.asname is not None:
+            return updated_node
+        op = updated_node.with_changes(name=cst.Name(self._ops[name]))
+        if name not in self._staying:
+            return op
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        return cst.FlattenSentinel([updated_node.with_changes(comma=comma), op])
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
@@ -141,30 +139,36 @@ class _Applied(cst.CSTTransformer):
         """Leave out `swish = swish`."""
         one = updated_node.body[0] if len(updated_node.body) == 1 else None
         is_same = isinstance(one, cst.Assign) and [code(target.target) for target in one.targets] == [code(one.value)]
-        return cst.RemoveFromParent() if self._ops and is_same else updated_node
-
-
-def _with_ops(module: cst.Module, ops: Mapping[str, str]) -> str:
-    return module.visit(_Applied(ops)).code if ops else module.code
+        return cst.RemoveFromParent() if is_same else updated_node
 
 
 class _ModuleRewriter(cst.CSTTransformer):
-    """Rewrites the declarations of one module, and notes each place."""
+    """Rewrites the declarations of one module, and notes each place.
+
+    Attributes:
+        ops: by class, the variable of the op that its calls of `apply` become.
+    """
 
     def __init__(
         self,
-        wrapper: MetadataWrapper,
+        stem: str,
+        wrapper: cst.MetadataWrapper,
         namespace: str,
         recorded: Mapping[str, RecordedFunction],
         helper: dict[str, str],
-        elsewhere: set[str],
+        package: ClassUses,
+        names: set[str],
     ) -> None:
         super().__init__()
         self._module = wrapper.module
         self._positions = wrapper.resolve(PositionProvider)
-        self._namespace, self._recorded, self._elsewhere = namespace, recorded, elsewhere
+        self._namespace, self._recorded, self._package = namespace, recorded, package
+        self._stem, self._names = stem, names
+        self.ops: dict[str, str] = {}
+        self._scopes: list[cst.ClassDef | cst.FunctionDef] = []
+        self._before: list[cst.BaseStatement] = []
         self._taken = _defined_in(self._module)
-        self._aliases = _aliases_in(self._module)
+        self._aliases = aliases_in(self._module)
         self._needed: dict[str, dict[str, None]] = {"custom_autograd": {}, "torch": {}}
         self._moved = {code(one) for one in m.findall(self._module, MOVED_ATTRIBUTE)} | _imported(self._module)
         self._library = LibraryOps(self._module, self._line, helper, sorted(self._taken))
@@ -194,37 +198,97 @@ class _ModuleRewriter(cst.CSTTransformer):
         self._needed[module][name if asname is None else f"{name} as {asname}"] = None
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        return not _is_function(node)
+        self._scopes.append(node)
+        return not self._is_function(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._scopes.append(node)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
+        """Put declarations of ops after the function that was decorated as their kernel."""
+        self._scopes.pop()
+        moved = [one for one in original_node.decorators if self._library.statements(one) is not None]
+        if not moved:
+            return self._after_nested(updated_node)
+        rest = [one for one in original_node.decorators if one not in moved]
+        lines = [line for one in moved for line in (*self._library.comments.get(one, ()), *one.leading_lines)]
+        texts = [text for one in moved for text in self._library.statements(one) or ()]
+        function = updated_node.with_changes(
+            decorators=rest, leading_lines=[*updated_node.leading_lines, *lines], lines_after_decorators=()
+        )
+        blank = [cst.EmptyLine(indent=False)] * 2
+        after = [cst.parse_statement(text) for text in texts]
+        return cst.FlattenSentinel([function, after[0].with_changes(leading_lines=blank), *after[1:]])
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
-        """Put an op in place of a Function, or beside it."""
-        name = original_node.name.value
-        if not _is_function(original_node):
-            return updated_node
-        op = self._aliases.get(name) or name_of_op(name)
-        op = f"{op}_op" if op in self._taken and op not in self._aliases.values() else op
-        known = self._recorded.get(name, RecordedFunction())
+        """Put an op in place of a Function, or next to it."""
+        self._scopes.pop()
+        if not self._is_function(original_node):
+            return self._after_nested(updated_node)
+        name = ".".join([*(one.name.value for one in self._scopes), original_node.name.value])
+        op = self._name_of_op(original_node.name.value)
+        is_only = self._package.classes[original_node.name.value] == 1
+        known = self._recorded.get(name, RecordedFunction()) if is_only else RecordedFunction()
         try:
-            if original_node not in self._module.body:
-                raise NotMechanical("it is defined within other code")
-            if name in self._elsewhere:
-                raise NotMechanical("the class is used other than through apply")
-            found = rewritten(original_node, op, self._namespace, known.types)
+            self._check_uses(original_node)
+            found = rewritten(original_node, op, self._namespace, known.types, Evidence(self._package))
         except NotMechanical as reason:
-            return self._beside(original_node, op, known, str(reason))
+            return self._beside(original_node, name, op, known, str(reason))
         self.places.append(Place(self._line(original_node), name, op=op))
+        self._taken.add(op)
+        self._names.add(op)
         self._need("custom_autograd", "custom_op")
         self._need("torch", "Tensor")
+        if self._scopes:
+            self._before += found
+            return _applying(original_node, op).with_changes(leading_lines=original_node.leading_lines)
+        if original_node.name.value in self._package.named:
+            return cst.FlattenSentinel([*found, _applying(original_node, op)])
+        self.ops[name] = op
         return cst.FlattenSentinel(found)
 
-    def _beside(self, node: cst.ClassDef, op: str, known: RecordedFunction, reason: str) -> Any:
-        """Return the class with the op that from_function makes of it, if recorded calls say that it can."""
+    def _is_function(self, node: cst.ClassDef) -> bool:
+        return is_function(node, self._package.classes)
+
+    def _after_nested(self, node: cst.BaseStatement) -> Any:
+        """Return a class or a function, after the ops of the Functions that it holds."""
+        if self._scopes or not self._before:
+            return node
+        first, *rest = self._before
+        self._before = []
+        blank = [cst.EmptyLine(indent=False)] * 2
+        lines = [*blank, *(line for line in getattr(first, "leading_lines", ()) if line.comment)]
+        return cst.FlattenSentinel([first.with_changes(leading_lines=lines), *rest, node])
+
+    def _name_of_op(self, cls: str) -> str:
+        alias = "" if self._scopes else self._aliases.get(cls, "")
+        name = alias or name_of_op(cls)
+        name = f"{name}_op" if name in self._taken and not alias else name
+        while name in self._names:
+            name = f"{name}_{self._stem}"
+        return name
+
+    def _check_uses(self, node: cst.ClassDef) -> None:
+        """Raise if the class must stay for code that uses it otherwise."""
         name = node.name.value
+        function = next((one for one in self._scopes if isinstance(one, cst.FunctionDef)), None)
+        if function is not None:
+            raise NotMechanical("it is defined within a function")
+        if self._package.tops[name] > 1 and not self._scopes:
+            raise NotMechanical("another class has its name")
+        if name in self._package.others:
+            raise NotMechanical(f"the class is used other than through apply: {self._package.others[name]}")
+
+    def _beside(self, node: cst.ClassDef, name: str, op: str, known: RecordedFunction, reason: str) -> Any:
+        """Return the class with the op that from_function makes of it, if recorded calls say that it can."""
         reason = f"{reason}; {known.reason}" if known.reason else reason
-        is_op = bool(known.samples) and node in self._module.body
+        is_op = bool(known.samples) and not self._scopes
         self.places.append(Place(self._line(node), name, "" if is_op else reason, op if is_op else ""))
         if not is_op:
             return node
+        self._taken.add(op)
+        self._names.add(op)
+        self.ops[name] = op
         self._need("custom_autograd", "from_function")
         text = f'{op} = from_function({name}, "{self._namespace}::{op}", samples={known.samples})'
         blank = [cst.EmptyLine(indent=False)] * 2
@@ -239,8 +303,9 @@ class _ModuleRewriter(cst.CSTTransformer):
             return updated_node
         if not texts:
             return cst.RemoveFromParent()
+        lines = [*self._library.comments.get(original_node, ()), *updated_node.leading_lines]
         found = [cst.parse_statement(text) for text in texts]
-        return cst.FlattenSentinel([found[0].with_changes(leading_lines=updated_node.leading_lines), *found[1:]])
+        return cst.FlattenSentinel([found[0].with_changes(leading_lines=lines), *found[1:]])
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """Note a declaration with `torch.library.custom_op`."""
@@ -277,39 +342,24 @@ MOVED_ATTRIBUTE = m.Attribute(
 )
 
 
-def _is_function(node: cst.ClassDef) -> bool:
-    bases = [code(one.value) for one in node.bases]
-    return any(
-        re.fullmatch(r"((torch\.)?autograd\.)?Function|torch\.autograd\.function\.Function", base) for base in bases
+def _applying(node: cst.ClassDef, op: str) -> cst.ClassDef:
+    """Return a class of the same name whose `apply` calls the op."""
+    lines = (
+        f"class {node.name.value}:",
+        '    """Calls the op, for code that calls `apply`."""\n',
+        f"    apply = staticmethod({op})",
     )
+    found = cst.ensure_type(cst.parse_statement("\n".join(lines)), cst.ClassDef)
+    return found.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2, decorators=node.decorators)
 
 
 def _imported(module: cst.Module) -> set[str]:
     """Return the variables that hold what is imported from torch.library."""
-    found = _imported_from(module, m.Attribute(m.Name("torch"), m.Name("library")))
+    found = imported_in(module, m.Attribute(m.Name("torch"), m.Name("library")))
     return {variable for name, variable in found.items() if name in MOVED}
-
-
-def _imported_from(module: cst.Module, source: Any) -> dict[str, str]:
-    """Return the variables that hold what is imported from modules, by name there."""
-    found: dict[str, str] = {}
-    for one in m.findall(module, m.ImportFrom(module=source)):
-        names = one.names if isinstance(one, cst.ImportFrom) and not isinstance(one.names, cst.ImportStar) else ()
-        found |= {code(alias.name): alias.evaluated_alias or code(alias.name) for alias in names}
-    return found
 
 
 def _defined_in(module: cst.Module) -> set[str]:
     """Return every name that a module uses or defines."""
     functions = [one.name.value for one in m.findall(module, m.FunctionDef()) if isinstance(one, cst.FunctionDef)]
     return {*names_in(module), *functions}
-
-
-def _aliases_in(module: cst.Module) -> dict[str, str]:
-    """Return the variables at the top of a module that hold the `apply` of a class, by class."""
-    found = {}
-    for statement in module.body:
-        one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and statement.body else None
-        if isinstance(one, cst.Assign) and m.matches(one.value, m.Attribute(m.Name(), m.Name("apply"))):
-            found[code(one.value).partition(".")[0]] = code(one.targets[0].target)
-    return found

@@ -125,6 +125,17 @@ def parameters_of(function: Function) -> list[inspect.Parameter]:
     return [one for one in rest if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
 
 
+def with_defaults(function: Function, *args: Any, **kwargs: Any) -> list[Any]:  # Any: as the Function takes them
+    """Return arguments in the order of forward, with its defaults.
+
+    Raises:
+        TypeError: if they do not fit.
+    """
+    bound = inspect.Signature(parameters_of(function)).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return list(bound.args)
+
+
 @torch.no_grad()
 def run_forward(function: Function, arguments: Sequence[Any]) -> Call:  # Any: as there
     """Call forward as `apply` does, with a ctx on which every tensor needs a gradient; autocast is off, as in an op."""

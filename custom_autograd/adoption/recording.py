@@ -9,7 +9,10 @@ Each runs in a process of its own, since both declare ops of the same names.
 from __future__ import annotations
 
 import importlib
+import io
 import multiprocessing
+import pickle
+import re
 import runpy
 import shutil
 import sys
@@ -21,6 +24,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.adoption.recorded_calls import with_defaults
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import first_line
 from custom_autograd.schema.arguments import spell_annotation
@@ -113,7 +117,8 @@ def _record(root: str, modules: list[str], script: str) -> dict[str, Any]:
         call = classes[name].apply if name in classes else _overload(name)
         has_grads = all(_has_grads(call, row) for row in rows)
         kept = [(row, _outputs_and_grads(call, row, has_grads=has_grads), has_grads) for row in rows]
-        results["calls"][name] = kept
+        if _can_be_stored(kept):
+            results["calls"][name] = kept
         if name in classes:
             results["functions"][name] = _learnt(classes[name], kept)
     return results
@@ -130,6 +135,15 @@ def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
+def _can_be_stored(kept: object) -> bool:
+    """Return False for calls with arguments such as a lambda, which no other process can have."""
+    try:
+        torch.save(kept, io.BytesIO())
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
 def _learnt(
     cls: type[torch.autograd.Function], kept: list[tuple[list[Any], list[Any], bool]]
 ) -> tuple[dict[str, str], str, str]:
@@ -139,7 +153,7 @@ def _learnt(
     from custom_autograd.schema.annotations import Refusal
 
     types: dict[str, str] = {}
-    calls = [row for row, _, _ in kept]
+    calls = [with_defaults(cls, *row) for row, _, _ in kept]
     try:
         parameters, static = typed_parameters(cls, calls, Refusal(cls.__qualname__, ""))
         types = {one.name.removesuffix("_"): _spelled(one.annotation) for one in parameters if one.name not in static}
@@ -153,7 +167,7 @@ def _learnt(
 
 def _spelled(annotation: object) -> str:
     text = spell_annotation(annotation).replace("torch.Tensor", "Tensor").replace("typing.", "")
-    return text.replace("Optional[Tensor]", "Tensor | None")
+    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
 
 
 def _source_of(arguments: Sequence[Any]) -> str:

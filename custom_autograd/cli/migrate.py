@@ -56,11 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         from custom_autograd.adoption.recording import compare  # imports torch
 
+        names = Counter(place.name for one in rewritten for place in one.places)
         ops = {
             place.name: f"{_module_of(one.path, root)}:{place.op}"
             for one in rewritten
             for place in one.places
-            if place.op
+            if place.op and names[place.name] == 1  # recorded calls tell the name only
         }
         after = {one.path: one.after for one in rewritten}
         differences = compare(root, after, recorded, ops)

@@ -13,80 +13,46 @@ from torch.autograd import Function
 from custom_autograd import from_function
 
 
-class Dirty(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.add_(1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
+def function_of(forward):
+    """Return a Function with this forward, whose backward returns one gradient too many."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(lambda ctx, grad, *rest: (grad, None, grad))}
+    return type(forward.__name__, (Function,), methods)
 
 
-class WithGroup(Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None
+@function_of
+def dirty(ctx, x):
+    ctx.mark_dirty(x)
+    return x.add_(1)
 
 
-class KeepsAnObject(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.stream = slice(0, x.max().item())
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
+@function_of
+def with_group(ctx, x, group):
+    return x * 1
 
 
-class ReturnsText(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1, "text"
-
-    @staticmethod
-    def backward(ctx, grad, _):
-        return grad
+@function_of
+def keeps_an_object(ctx, x):
+    ctx.stream = slice(0, x.max().item())
+    return x * 1
 
 
-class KeepsSometimes(Function):
-    @staticmethod
-    def forward(ctx, x, keep):
-        if keep:
-            ctx.save_for_backward(x)
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None
+@function_of
+def returns_text(ctx, x):
+    return x * 1, "text"
 
 
-class ReadsItsKind(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x if x[0] > 0 else x * 1)
-        ctx.kind = "positive" if x[0] > 0 else "negative"
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
+@function_of
+def keeps_sometimes(ctx, x, keep):
+    if keep:
+        ctx.save_for_backward(x)
+    return x * 1
 
 
-class TooMany(Function):
-    @staticmethod
-    def forward(ctx, x, scale):
-        return x * scale
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None, grad
+@function_of
+def reads_its_kind(ctx, x):
+    ctx.save_for_backward(x if x[0] > 0 else x * 1)
+    ctx.kind = "positive" if x[0] > 0 else "negative"
+    return x * 1
 
 
 def refused(function, *calls, name="refused::op"):
@@ -96,7 +62,7 @@ def refused(function, *calls, name="refused::op"):
 
 def test_forward_writes_to_an_argument():
     assert_expected_inline(
-        refused(Dirty, (tensor(3),)),
+        refused(dirty, (tensor(3),)),
         """\
 DeclarationError: refused::op: forward writes to 'x'
   expected   a forward that returns new tensors
@@ -107,7 +73,7 @@ DeclarationError: refused::op: forward writes to 'x'
 
 def test_argument_of_a_type_that_ops_do_not_take():
     assert_expected_inline(
-        refused(WithGroup, (tensor(3), slice(0, 3))),
+        refused(with_group, (tensor(3), slice(0, 3))),
         """\
 DeclarationError: refused::op: argument 'group' does not have a type that an op can take
   expected   tensors, numbers, text, constants of torch, lists of those, or functions that can be imported
@@ -119,7 +85,7 @@ DeclarationError: refused::op: argument 'group' does not have a type that an op 
 
 def test_attribute_that_is_not_computed_again():
     assert_expected_inline(
-        refused(KeepsAnObject, (torch.ones(3),), (2 * torch.ones(3),)),
+        refused(keeps_an_object, (torch.ones(3),), (2 * torch.ones(3),)),
         """\
 DeclarationError: refused::op: ctx.stream cannot be computed again for the backward, and is not a tensor or a number
   expected   a value that follows from arguments and shapes
@@ -131,7 +97,7 @@ DeclarationError: refused::op: ctx.stream cannot be computed again for the backw
 
 def test_output_that_is_not_a_tensor():
     assert_expected_inline(
-        refused(ReturnsText, (tensor(3),)),
+        refused(returns_text, (tensor(3),)),
         """\
 DeclarationError: refused::op: forward returns what an op cannot return
   expected   tensors or numbers
@@ -143,7 +109,7 @@ DeclarationError: refused::op: forward returns what an op cannot return
 
 def test_calls_that_keep_other_values():
     assert_expected_inline(
-        refused(KeepsSometimes, (tensor(3), True), (tensor(3), False)),
+        refused(keeps_sometimes, (tensor(3), True), (tensor(3), False)),
         """\
 DeclarationError: refused::op: forward keeps other values in some calls
   expected   saved_tensors[0]
@@ -155,7 +121,7 @@ DeclarationError: refused::op: forward keeps other values in some calls
 
 def test_no_call_is_known():
     assert_expected_inline(
-        message(lambda: from_function(WithGroup, "refused::op")),
+        message(lambda: from_function(with_group, "refused::op")),
         """\
 DeclarationError: refused::op: no call of this Function is known, which tells its types and what it keeps for the backward
   expected   samples=, or annotations of tensors and numbers
@@ -221,7 +187,7 @@ DeclarationError: refused::op: from_function takes a subclass of torch.autograd.
 
 
 def test_call_of_another_kind():
-    op = from_function(KeepsSometimes, "refused::kept", samples=[(tensor(3), True)])
+    op = from_function(keeps_sometimes, "refused::kept", samples=[(tensor(3), True)])
 
     assert_expected_inline(
         message(lambda: op(tensor(3), False)),
@@ -235,7 +201,7 @@ KernelError: refused::kept: what forward keeps on ctx differs from the recorded 
 
 
 def test_value_that_differs_from_the_recorded_calls():
-    op = from_function(ReadsItsKind, "refused::kind", samples=[(torch.ones(3),)])
+    op = from_function(reads_its_kind, "refused::kind", samples=[(torch.ones(3),)])
 
     assert_expected_inline(
         message(lambda: op(-torch.ones(3))),
@@ -249,7 +215,7 @@ KernelError: refused::kind: saved_tensors[0] differs from the recorded calls
 
 
 def test_gradient_of_an_argument_that_has_none():
-    op = from_function(TooMany, "refused::many", samples=[(tensor(3), 2.0)])
+    op = from_function(with_group, "refused::many", samples=[(tensor(3), 2.0)])
 
     assert_expected_inline(
         message(lambda: op(tensor(3).requires_grad_(), 2.0).sum().backward()),

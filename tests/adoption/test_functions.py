@@ -57,38 +57,31 @@ def test_a_graph_without_breaks_holds_the_op(name, dynamic):
     torch.testing.assert_close(outputs_and_grads(compiled, tensors), outputs_and_grads(function.apply, arguments))
 
 
-@each("name", sorted(CALLS.keys() - {"function"}))  # its backward calls `requires_grad_()`
-def test_func_grad_agrees(name):
-    function, arguments = CALLS[name]
-    position = next(index for index, one in enumerate(arguments) if isinstance(one, Tensor))
-
-    def loss(call, x):
-        given = [*arguments]
-        given[position] = x
-        found = call(*given)
-        return (found[0] if isinstance(found, tuple) else found).square().sum()
-
-    x = arguments[position].clone().requires_grad_()
-    expected = torch.autograd.grad(loss(function.apply, x), x)[0]
-
-    torch.testing.assert_close(torch.func.grad(lambda x: loss(op_of(name), x))(x.detach()), expected)
+def first_tensor(name):
+    return next(one for one in CALLS[name][1] if isinstance(one, Tensor))
 
 
-@each("name", sorted(CALLS.keys() - {"data", "function"}))
+def loss(call, name, x):
+    """Return a number that depends on the first output, with `x` as the first tensor of the call."""
+    found = call(*[x if one is first_tensor(name) else one for one in CALLS[name][1]])
+    return (found[0] if isinstance(found, tuple) else found).square().sum()
+
+
+@each("name", sorted(CALLS.keys() - {"data", "function"}))  # its backward calls `requires_grad_()`
 def test_vmap_of_grad_agrees(name):
-    function, arguments = CALLS[name]
-    position = next(index for index, one in enumerate(arguments) if isinstance(one, Tensor))
+    batch = torch.stack([first_tensor(name), 2 * first_tensor(name)]).requires_grad_()
+    expected = torch.autograd.grad(sum(loss(CALLS[name][0].apply, name, x) for x in batch), batch)[0]
 
-    def loss(call, x):
-        given = [*arguments]
-        given[position] = x
-        found = call(*given)
-        return (found[0] if isinstance(found, tuple) else found).square().sum()
+    found = torch.vmap(torch.func.grad(lambda x: loss(op_of(name), name, x)))(batch.detach())
 
-    batch = torch.stack([arguments[position], 2 * arguments[position]]).requires_grad_()
-    expected = torch.autograd.grad(sum(loss(function.apply, x) for x in batch), batch)[0]
+    torch.testing.assert_close(found, expected)
 
-    torch.testing.assert_close(torch.vmap(torch.func.grad(lambda x: loss(op_of(name), x)))(batch.detach()), expected)
+
+def test_func_grad_of_a_forward_that_reads_data_agrees():
+    x = first_tensor("data").clone().requires_grad_()
+    expected = torch.autograd.grad(loss(DependsOnData.apply, "data", x), x)[0]
+
+    torch.testing.assert_close(torch.func.grad(lambda x: loss(op_of("data"), "data", x))(x.detach()), expected)
 
 
 @settings(max_examples=20, deadline=None)

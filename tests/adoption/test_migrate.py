@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from expecttest import assert_expected_inline
 from tables import each
 
@@ -121,6 +122,7 @@ def test_definitions_and_kernels_of_a_library_become_ops():
 import torch
 
 lib = torch.library.Library("ns", "DEF")
+# adds in place
 lib.define("plus_(Tensor(a!) x, Tensor y) -> ()")
 lib.define("native(Tensor x) -> Tensor")
 
@@ -149,11 +151,61 @@ lib.define("native(Tensor x) -> Tensor")
 
 def plus_(x, y):
     x.add_(y)
+# adds in place
 
 
 # on the CPU
 plus_op = custom_op("ns::plus_", plus_, schema="(Tensor(a!) x, Tensor y) -> ()", mutates_args=("x",), device_types="cpu")
 plus_op.register_fake(lambda x, y: None)
+""",
+    )
+
+
+def test_functions_that_are_decorated_as_kernels_become_kernels_of_a_declared_op():
+    after, places = rewritten(
+        """\
+import torch
+
+lib = torch.library.Library("ns", "DEF")
+# adds one
+lib.define("plus(Tensor x) -> Tensor")
+
+
+@torch.library.impl(lib, "plus", "CPU")
+def plus_cpu(x):
+    return x + 1
+
+
+@torch.library.impl(lib, "plus", "Meta")
+def plus_meta(x):
+    return torch.empty_like(x)
+""",
+        head="",
+    )
+
+    assert places == ["ns::plus: converted"]
+    assert_expected_inline(
+        after,
+        """\
+import torch
+from custom_autograd import custom_op
+
+lib = torch.library.Library("ns", "DEF")
+
+
+# adds one
+def plus_cpu(x):
+    return x + 1
+
+
+plus = custom_op("ns::plus", plus_cpu, schema="(Tensor x) -> Tensor", device_types="cpu")
+
+
+def plus_meta(x):
+    return torch.empty_like(x)
+
+
+plus.register_fake(plus_meta)
 """,
     )
 
@@ -219,18 +271,39 @@ class F(Function):
     def backward(ctx, grad):
         {gradient}
 """
+NO_TYPE = "'k' has no annotation, and {}: record a call with --record"
 REASONS = {
-    "'x' has no annotation: record a call with --record": ("ctx, x", "return x * 1", "return grad"),
+    NO_TYPE.format("nothing tells its type"): ("ctx, x, k", "return x * k", "return grad, None"),
+    NO_TYPE.format("is Tensor and float"): ("ctx, x, k=1.0", "return x * k", "return grad, grad"),
+    "'k' has no annotation, and forward asks for its type": (
+        "ctx, x, k=1.0",
+        "return x * (k if isinstance(k, Tensor) else 1)",
+        "return grad, None",
+    ),
+    "'k' has the type 'Callable'": ("ctx, x, k: Callable", "return k(x)", "return grad, None"),
     "forward takes *args": ("ctx, *xs", "return xs[0] * 1", "return grad"),
-    "it returns its parameter 'x'": ("ctx, x: Tensor", "return x", "return grad"),
-    "it returns its parameter 'x', or a view of it": ("ctx, x: Tensor", "return x.view_as(x)", "return grad"),
+    "forward writes to its parameter 'x'": ("ctx, x: Tensor", "return x.add_(1)", "return grad"),
+    "it saves y.z, which may be an argument or an output": (
+        "ctx, x: Tensor",
+        "y = f(x)\n        ctx.save_for_backward(y.z)\n        return y.w",
+        "return grad",
+    ),
+    "ctx.sizes is computed in forward": (
+        "ctx, x: Tensor",
+        "sizes = list(x.shape)\n        sizes[0] = 1\n        ctx.sizes = sizes\n        return x * 1",
+        "return grad.expand(ctx.sizes)",
+    ),
+    "backward uses 'scale' of its module, and forward has another 'scale'": (
+        "ctx, x: Tensor, scale: float",
+        "return x * scale",
+        "return scale(grad), None",
+    ),
     "it calls ctx.mark_dirty()": ("ctx, x: Tensor", "ctx.mark_dirty(x); return x", "return grad"),
     "ctx.m holds the tensor 'x' or depends on its data": (
         "ctx, x: Tensor",
         "ctx.m = x.max()\n        return x * 1",
         "return grad",
     ),
-    "it saves an expression": ("ctx, x: Tensor", "ctx.save_for_backward(x * 2)\n        return x * 1", "return grad"),
     "forward returns in several places": (
         "ctx, x: Tensor",
         "if x.ndim:\n            return x * 1\n        return x * 2",
@@ -242,9 +315,9 @@ REASONS = {
         "return tuple(grad for _ in range(2))",
     ),
     "backward uses ctx.saved_tensors": ("ctx, x: Tensor", "return x * 1", "return grad * len(ctx.saved_tensors)"),
-    "it saves 'x' after forward assigns to it": (
+    "it saves 'x' after a block of forward assigns to it": (
         "ctx, x: Tensor",
-        "x = x.contiguous()\n        ctx.save_for_backward(x)\n        return x * 1",
+        "if x.ndim:\n            x = x.contiguous()\n        ctx.save_for_backward(x)\n        return x * 1",
         "return grad",
     ),
 }
@@ -257,6 +330,163 @@ def test_what_is_not_mechanical_stays_and_has_a_reason(reason):
     source = FORWARD.format(parameters=parameters, body=body, gradient=gradient)
 
     assert (source, [f"F: {reason}"]) == rewritten(source)
+
+
+TYPES = {
+    "a default": ("k=0.5", "return x * k", "", "float"),
+    "a whole number that is only calculated with": ("k=2", "ctx.k = k; return x * k", "", "float"),
+    "a dimension": ("dim=-1", "return x.sum(dim)", "", "int"),
+    "a flag": ("flip=False", "return x.flip(0) if flip else x * 1", "", "bool"),
+    "a tensor that is saved": ("y", "ctx.save_for_backward(y); return x * y", "", "Tensor"),
+    "an optional tensor": ("y=None", "ctx.save_for_backward(y); return x * 1", "", "Tensor | None"),
+    "a docstring": ("k", '"""Args: of forward.\n\n        k (float): factor\n        """; return x * k', "", "float"),
+    "an annotation at a call": ("k", "return x * k", "def use(x, k: float):\n    return F.apply(x, k)", "float"),
+    "a default at a call": ("k", "return x * k", "def use(x, k=2):\n    return F.apply(x, k)", "float"),
+    "a matrix product": ("y", "return x @ y", "", "Tensor"),
+}
+
+
+@each("evidence", TYPES)
+def test_source_tells_the_types_of_parameters_without_annotations(evidence):
+    parameter, body, use, annotation = TYPES[evidence]
+    body = "\n        ".join(part.strip() for part in body.split(";"))
+    source = FORWARD.format(parameters=f"ctx, x, {parameter}", body=body, gradient="return grad, None")
+
+    after, _ = rewritten(f"{source}\n\n{use}\n")
+
+    assert f"{parameter.partition('=')[0]}: {annotation}" in after
+
+
+VALUES = {
+    "a view that is saved is made again": (
+        "x, y",
+        "x = x[:, None].contiguous()\n        ctx.save_for_backward(x, y)\n        return x * y",
+        "x, y = ctx.saved_tensors\n        return (grad * y).sum(1), (grad * x).sum((0, 1))",
+    ),
+    "a variable is saved before forward assigns to it again": (
+        "x, y",
+        "r = x * y\n        ctx.save_for_backward(x, y, r)\n        r = r + 1\n        return r",
+        "x, y, r = ctx.saved_tensors\n        return grad * y + 0 * r, (grad * x).sum(0) + r.sum(0)",
+    ),
+    "an expression is saved": (
+        "x, y",
+        "ctx.save_for_backward(2 * y, x.detach())\n        return x * y",
+        "y, x = ctx.saved_tensors\n        return grad * y / 2, (grad * x).sum(0)",
+    ),
+    "a parameter is returned": ("x, y", "ctx.y = y\n        return x", "return 2 * grad, 0 * ctx.y"),
+    "backward has variables of the same names": (
+        "x, y",
+        "ctx.save_for_backward(x, y)\n        return x * y",
+        "a, b = ctx.saved_tensors\n        y, x = a, b\n        grad_x = grad * x\n        output = grad_x"
+        "\n        return output, (grad * y).sum(0)",
+    ),
+    "a saved tensor is unpacked in a block": (
+        "x, y",
+        "ctx.save_for_backward(x, y)\n        return x * y",
+        "if ctx.needs_input_grad[0]:\n            y, x = ctx.saved_tensors\n        y = y * 1"
+        "\n        return grad * x, (grad * y).sum(0)",
+    ),
+    "gradients are written as sums of tuples": (
+        "x, y",
+        "ctx.save_for_backward(x, y)\n        return x * y",
+        "x, y = ctx.saved_tensors\n        return (grad * y,) + (None,) * 1",
+    ),
+}
+
+
+@each("case", VALUES)
+def test_rewritten_code_returns_the_same_values_and_gradients(case):
+    parameters, body, gradient = VALUES[case]
+    source = HEAD + FORWARD.format(parameters=f"ctx, {parameters}", body=body, gradient=gradient)
+    (module,) = rewrite({Path("m.py"): source}, f"values_{list(VALUES).index(case)}", {})
+    assert [place.reason for place in module.places] == [""]
+    found = []
+    for text, name in ((source, "F"), (module.after, "f")):
+        code: dict = {}
+        exec(text, code)
+        call = code[name].apply if name == "F" else code[name]
+        x, y = torch.linspace(-1, 2, 6).view(2, 3).requires_grad_(), torch.linspace(1, 3, 3).requires_grad_()
+        output = call(x, y)
+        found.append((output, *torch.autograd.grad(output.square().sum(), (x, y), allow_unused=True)))
+
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_class_that_others_name_keeps_its_name_and_apply():
+    plain = SWISH.partition("\n\nswish =")[0]
+    after, places = rewritten(f'__all__ = ["SwishFunction"]\n\n\n{plain}\n\ny = SwishFunction.apply(1, 2.0)\n')
+
+    assert places == ["SwishFunction: converted"]
+    assert_expected_inline(
+        after.partition("(1 - s))}")[2],
+        """\
+
+
+
+class SwishFunction:
+    \"\"\"Calls the op, for code that calls `apply`.\"\"\"
+
+    apply = staticmethod(swish)
+
+
+y = SwishFunction.apply(1, 2.0)
+""",
+    )
+
+
+def test_a_class_within_a_class_becomes_an_op_in_front_of_it():
+    inner = textwrap.indent(
+        FORWARD.format(parameters="ctx, x", body="return 2 * x", gradient="return 2 * grad"), "    "
+    )
+    after, places = rewritten(f"class Layer:\n{inner}\n    def use(self, x):\n        return self.F.apply(x)\n")
+
+    assert places == ["Layer.F: converted"]
+    assert_expected_inline(
+        after,
+        """\
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from custom_autograd import custom_op
+
+
+@custom_op("ns::f")
+def f(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+@f.register_backward
+def _(grad):
+    return 2 * grad
+
+
+class Layer:
+    class F:
+        \"\"\"Calls the op, for code that calls `apply`.\"\"\"
+
+        apply = staticmethod(f)
+
+    def use(self, x):
+        return self.F.apply(x)
+""",
+    )
+
+
+def test_ops_of_one_package_have_different_names():
+    source = HEAD + FORWARD.format(parameters="ctx, x", body="return 2 * x", gradient="return 2 * grad")
+    names = {"a.py": "GateFn", "b.py": "GateFunction"}
+    sources = {Path(file): source.replace("class F", f"class {name}") for file, name in names.items()}
+
+    found = rewrite(sources, "ns", {})
+
+    assert [place.op for one in found for place in one.places] == ["gate", "gate_b"]
+
+
+def test_classes_that_must_stay():
+    base = FORWARD.format(parameters="ctx, x", body="return 2 * x", gradient="return 2 * grad")
+    _, places = rewritten(f"{base}\n\nclass G(F):\n    pass\n\n\nrun(F)\n")
+
+    assert places == ["F: the class is used other than through apply: its name as a value", "G: it inherits from 'F'"]
 
 
 def test_other_files_import_the_op_and_keep_classes_of_their_own():
@@ -304,8 +534,8 @@ def test_recorded_calls_tell_types_and_old_and_new_are_compared(tmp_path, capsys
         capsys.readouterr().out,
         """\
 swishes.py:6: SwishFunction: converted, agrees
-swishes.py:25: Unused: not converted: 'x' has no annotation: record a call with --record
-1 converted, 1 not: 'x' has no annotation: record a call with --record
+swishes.py:25: Unused: not converted: 'beta' has no annotation, and nothing tells its type: record a call with --record
+1 converted, 1 not: 'beta' has no annotation, and nothing tells its type: record a call with --record
 1 of 1 recorded agree by value, forward and gradient
 """,
     )
