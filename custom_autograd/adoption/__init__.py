@@ -1,1 +1,1 @@
-"""Turns the ops and Functions of other code into ops of this package: at run time, or by rewriting its source."""
+"""Declare ops for the ops and Functions of other code: at run time, or by rewriting its source."""

@@ -43,6 +43,8 @@ class Backward:
             raise NotMechanical("backward takes fewer or more gradients than there are outputs")
         rows = list(zip(written, grads, forward.outputs, strict=True))
         used = names_in(node.body)
+        if m.findall(node.body, m.AssignTarget(target=m.Attribute(value=m.Name("ctx")))):
+            raise NotMechanical("backward writes to ctx")
         if any(own in used for own, _, output in rows if output in forward.fixed):
             raise NotMechanical("backward uses the gradient of an output without one")
         self._grads = [grad for _, grad, output in rows if output not in forward.fixed]
@@ -96,7 +98,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 class _Unpacking(cst.CSTTransformer):
-    """Leaves out `x, y = ctx.saved_tensors` and `beta = ctx.beta`, and notes what the variables hold.
+    """Removes `x, y = ctx.saved_tensors` and `beta = ctx.beta`, and records what the variables hold.
 
     Attributes:
         renamed: by variable that is left out, the name of its value in the op.
@@ -149,7 +151,7 @@ class _Unpacking(cst.CSTTransformer):
         return cst.ensure_type(statement, cst.SimpleStatementLine).with_changes(body=line.body)
 
     def _is_renamed(self, name: str, value: cst.BaseExpression) -> bool:
-        """Note the value that a variable holds throughout backward, if it has a name in the op."""
+        """Record the value that a variable holds throughout backward, and return True, if it has a name in the op."""
         found = value.visit(_OnCtx(self._forward))
         if not isinstance(found, cst.Name) or self._assigned.count(name) != 1 or code(value) == code(found):
             return False
@@ -158,7 +160,7 @@ class _Unpacking(cst.CSTTransformer):
 
 
 class _OnCtx(cst.CSTTransformer):
-    """Puts what is kept in place of its attribute of ctx.
+    """Replaces attributes of ctx by what they hold.
 
     Attributes:
         read: the variables in it.
@@ -195,7 +197,7 @@ class _OnCtx(cst.CSTTransformer):
 
 
 class _Returns(cst.CSTTransformer):
-    """Gives the gradients that backward returns the names of their arguments."""
+    """Replaces the tuple that backward returns by a dict of gradients by argument."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How the modules of a package use its Functions: calls of `apply`, names that others import, and other uses."""
+"""Finds how the modules of a package use its Functions: calls of `apply`, names in other code, and other uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ApplyCall:
 
 @dataclass(frozen=True, slots=True)
 class ClassUses:
-    """How modules use classes.
+    """Uses of classes in the modules of a package.
 
     Attributes:
         classes: names of the Functions, with those that inherit from one, and how many there are.
@@ -36,7 +36,6 @@ class ClassUses:
         named: the classes whose name is used where it is not replaced: in a string such as those of `__all__`, as an
             attribute of a module, under another name, by `import *`, or in `__init__.py`.
         others: by class, another use than these; the class must stay for it.
-        functions: the functions of the modules, by name.
     """
 
     classes: Counter[str]
@@ -44,7 +43,6 @@ class ClassUses:
     calls: dict[str, list[ApplyCall]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     others: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, list[cst.FunctionDef]] = field(default_factory=dict)
 
 
 def functions_in(modules: Iterable[cst.Module]) -> list[cst.ClassDef]:
@@ -61,9 +59,6 @@ def uses_in(modules: Mapping[Path, cst.Module]) -> ClassUses:
     tops = [one for module in modules.values() for one in module.body]
     found = functions_in(modules.values())
     uses = ClassUses(Counter(_names(found)), Counter(_names(one for one in found if one in tops)))
-    for one in tops:
-        if isinstance(one, cst.FunctionDef):
-            uses.functions.setdefault(one.name.value, []).append(one)
     for path, module in modules.items():
         module.visit(_Visitor(uses, module, is_public=path.name == "__init__.py"))
     return uses
@@ -106,7 +101,7 @@ def imported_in(module: cst.Module, source: Any = None) -> dict[str, str]:
 
 
 class _Visitor(cst.CSTVisitor):
-    """Notes each use of a class."""
+    """Records each use of a class."""
 
     def __init__(self, uses: ClassUses, module: cst.Module, *, is_public: bool) -> None:
         super().__init__()

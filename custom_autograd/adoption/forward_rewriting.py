@@ -38,6 +38,9 @@ VIEW = re.compile(
 METHODS = {"size": "shape", "dim": "ndim", "numel": "shape.numel()"}
 """Methods of tensors that return what its shape tells, and how to get it from there."""
 
+CHANGING = re.compile(r"\b(rand\w*|random|seed|time|\w*state|normal\w*|uniform\w*|bernoulli)\b")
+"""Words of calls that return something else each time."""
+
 LONGEST = 200
 """Characters of an expression that is written again in backward."""
 
@@ -112,7 +115,7 @@ class Forward:
     # ------------------------------------------------------------------------------------------------ what ctx keeps
 
     def _without_ctx(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
-        """Note what is put on ctx, and return the other statements; comments stay with what follows."""
+        """Record what is put on ctx, and return the other statements; comments stay with what follows."""
         found: list[cst.BaseStatement] = []
         comments: list[cst.EmptyLine] = []
         for position, statement in enumerate(statements):
@@ -139,7 +142,7 @@ class Forward:
             raise NotMechanical(f"it saves '{self.hidden[0]}', which forward does not compute")
 
     def _noted(self, statement: cst.BaseStatement, rename: Values | None = None) -> list[cst.BaseStatement] | None:
-        """Note a statement that keeps something on ctx, and return what takes its place; None for any other."""
+        """Record what a statement puts on ctx, and return what replaces it; return None for any other statement."""
         one = only_part(statement)
         if isinstance(one, cst.Expr) and m.matches(one.value, m.Call(func=m.Attribute(m.Name("ctx")))):
             call = cst.ensure_type(one.value, cst.Call)
@@ -212,6 +215,9 @@ class Forward:
         known = self._in_arguments(value)
         if known is None:
             raise NotMechanical(f"{what} is computed in forward")
+        for call in m.findall(known, m.Call()):
+            if not self.types.keys() & set(names_in(call)) or CHANGING.search(code(call)):
+                raise NotMechanical(f"{what} is {code(call)}, which may be another value in backward")
         facts = _Facts(self.tensors)
         found = known.visit(facts)
         assert isinstance(found, cst.BaseExpression)
@@ -222,7 +228,7 @@ class Forward:
     # ----------------------------------------------------------------------------------------------- what forward does
 
     def _note_variables(self, statement: cst.BaseStatement) -> None:
-        """Note what the variables that a statement assigns hold, in terms of the arguments; None if not known."""
+        """Record what a statement assigns to variables, in terms of the arguments; None if that is not known."""
         one = only_part(statement)
         new: dict[str, cst.BaseExpression | None] = dict.fromkeys(_changed_in(statement))
         if isinstance(one, cst.Assign) and len(one.targets) == 1 and isinstance(one.targets[0].target, cst.Name):
@@ -230,6 +236,8 @@ class Forward:
             new[target] = self._in_arguments(one.value)
             is_view = _root_of(one.value)
             self._views = (self._views | {target}) if is_view else (self._views - {target})
+        written = [code(known) for name in _written_in(statement) if (known := self._values.get(name)) is not None]
+        new |= {name: None for name, known in self._values.items() if known is not None and code(known) in written}
         self._values |= new
 
     def _base_of(self, value: cst.BaseExpression) -> str:
@@ -341,7 +349,7 @@ def _changed_in(statement: cst.BaseStatement) -> list[str]:
 
 
 class _Facts(cst.CSTTransformer):
-    """Puts `meta.x.shape` in place of `x.shape`, and notes other uses of tensors."""
+    """Replaces `x.shape` by `meta.x.shape`, and records other uses of tensors."""
 
     def __init__(self, tensors: Sequence[str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How the op of an autograd.Function passes on what forward keeps on ctx: its kernel and its fake.
+"""Kernel and fake of the op of an autograd.Function: they return what forward keeps on ctx as hidden outputs.
 
 INPUT, OUTPUT         the same tensor
 HIDDEN, NUMBER        a hidden output: an intermediate tensor, or a number that depends on data
@@ -44,7 +44,7 @@ INPUT, OUTPUT, HIDDEN, NUMBER, COMPUTED, PARAMETER, CONSTANT = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where the backward finds one leaf on ctx.
+    """Source of one leaf on ctx in the backward.
 
     Attributes:
         path: its name, for messages.
@@ -61,7 +61,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What recorded calls say of a Function. Holds nothing of a later call.
+    """Facts about a Function from recorded calls. Holds nothing of a later call.
 
     Attributes:
         call: the first of them.
@@ -159,7 +159,7 @@ class Plan:
 
 
 UNUSED = object()
-"""Stands for a leaf that is not a hidden output."""
+"""Placeholder for a leaf that is not a hidden output."""
 
 
 def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], refuse: Refusal) -> Plan:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import libcst as cst
 import libcst.matchers as m
 
-from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, tuple_of
+from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, only_part, tuple_of
 
 Implementation: TypeAlias = tuple[cst.CSTNode, str, str]
 """The statement or decorator that registers a kernel, its dispatch key, and the source of the function."""
@@ -29,7 +29,7 @@ HELPER = "direct_register_custom_op"
 
 
 class LibraryOps:
-    """The ops of one module that `torch.library.Library` defines, and what takes the place of each statement.
+    """Ops of one module that `torch.library.Library` defines, and the source that replaces each statement.
 
     Attributes:
         reasons: by line, an op that stays as it is, and why; the reason is empty if it is rewritten.
@@ -93,7 +93,7 @@ class LibraryOps:
                 yield f"{namespace}::{_text(call.args[1].value)}", (one, _key(call.args), function.name.value)
 
     def _definition(self, op: str, definition: cst.CSTNode, schema: str, rows: list[Implementation]) -> None:
-        """Note what takes the place of a definition and its kernels: all of them, or none."""
+        """Record what replaces a definition and its kernels: all of them, or none."""
         if not rows:
             raise NotMechanical("no kernel is registered with impl() at the top of this file")
         name = self._variable(op.partition("::")[2].partition(".")[0])
@@ -157,11 +157,8 @@ ASSIGNED = m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name()
 
 
 def _call_of(statement: cst.CSTNode) -> cst.Call | None:
-    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
-        one = statement.body[0]
-        if isinstance(one, cst.Expr) and isinstance(one.value, cst.Call):
-            return one.value
-    return None
+    one = only_part(statement)
+    return one.value if isinstance(one, cst.Expr) and isinstance(one.value, cst.Call) else None
 
 
 def _key(arguments: Sequence[cst.Arg]) -> str:

@@ -20,12 +20,12 @@ from custom_autograd.adoption.syntax import NotMechanical, code, names_in
 from custom_autograd.frozen_dataclass import dataclass
 
 MOVED = ("custom_op", "triton_op", "wrap_triton")
-"""Names of torch.library that this package has, too."""
+"""Names of torch.library that this package also has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One declaration that was found.
+    """One declaration in a module.
 
     Attributes:
         line: where it is.
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFunction:
-    """What recorded calls say of a Function.
+    """Facts about a Function from recorded calls.
 
     Attributes:
         types: by parameter of forward, its annotation.
@@ -85,13 +85,13 @@ def rewrite(
     helper: dict[str, str] = {}
     for module in parsed.values():
         helper |= namespace_of_helper(module)
+    defined = {path: _defined_in(one) for path, one in parsed.items()}
     taken: set[str] = set()
-    rewriters = {
-        path: _ModuleRewriter(
-            path.stem, cst.MetadataWrapper(one, unsafe_skip_copy=True), namespace, recorded, helper, package, taken
-        )
-        for path, one in parsed.items()
-    }
+    rewriters: dict[Path, _ModuleRewriter] = {}
+    for path, one in parsed.items():
+        elsewhere = set().union(*(names for other, names in defined.items() if other != path))
+        wrapper = cst.MetadataWrapper(one, unsafe_skip_copy=True)
+        rewriters[path] = _ModuleRewriter(path.stem, wrapper, namespace, recorded, helper, package, taken, elsewhere)
     first = {path: one.rewritten() for path, one in rewriters.items()}
     ops = {name: op for one in rewriters.values() for name, op in one.ops.items()}
     staying = [name for name in ops if name in package.others or name in package.named]
@@ -108,11 +108,11 @@ def rewrite(
 
 
 DECLARES = re.compile(r"\bFunction\b|\bLibrary\b|\btorch\.library\b|\bdirect_register_custom_op\b")
-"""What a module holds that declares ops or Functions."""
+"""Words of modules that declare ops or Functions."""
 
 
 class _Applied(cst.CSTTransformer):
-    """Puts ops in place of `Class.apply` and of imports of the class."""
+    """Replaces `Class.apply` and imports of the class by the op."""
 
     def __init__(self, ops: Mapping[str, str], staying: Collection[str]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class _Applied(cst.CSTTransformer):
 
 
 class _ModuleRewriter(cst.CSTTransformer):
-    """Rewrites the declarations of one module, and notes each place.
+    """Rewrites the declarations of one module, and lists them.
 
     Attributes:
         ops: by class, the variable of the op that its calls of `apply` become.
@@ -158,19 +158,22 @@ class _ModuleRewriter(cst.CSTTransformer):
         helper: dict[str, str],
         package: ClassUses,
         names: set[str],
+        elsewhere: set[str],
     ) -> None:
         super().__init__()
         self._module = wrapper.module
         self._positions = wrapper.resolve(PositionProvider)
         self._namespace, self._recorded, self._package = namespace, recorded, package
-        self._stem, self._names = stem, names
+        self._stem, self._names, self._elsewhere = stem, names, elsewhere
         self.ops: dict[str, str] = {}
         self._scopes: list[cst.ClassDef | cst.FunctionDef] = []
         self._before: list[cst.BaseStatement] = []
         self._taken = _defined_in(self._module)
         self._aliases = aliases_in(self._module)
         self._needed: dict[str, dict[str, None]] = {"custom_autograd": {}, "torch": {}}
-        self._moved = {code(one) for one in m.findall(self._module, MOVED_ATTRIBUTE)} | _imported(self._module)
+        imported = imported_in(self._module, m.Attribute(m.Name("torch"), m.Name("library")))
+        self._moved = {code(one) for one in m.findall(self._module, MOVED_ATTRIBUTE)}
+        self._moved |= {variable for name, variable in imported.items() if name in MOVED}
         self._library = LibraryOps(self._module, self._line, helper, sorted(self._taken))
         self.places = [Place(line, *row) for line, row in self._library.reasons.items()]
 
@@ -221,7 +224,7 @@ class _ModuleRewriter(cst.CSTTransformer):
         return cst.FlattenSentinel([function, after[0].with_changes(leading_lines=blank), *after[1:]])
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
-        """Put an op in place of a Function, or next to it."""
+        """Replace a Function by an op, or declare an op next to it."""
         self._scopes.pop()
         if not self._is_function(original_node):
             return self._after_nested(updated_node)
@@ -262,8 +265,9 @@ class _ModuleRewriter(cst.CSTTransformer):
 
     def _name_of_op(self, cls: str) -> str:
         alias = "" if self._scopes else self._aliases.get(cls, "")
-        name = alias or name_of_op(cls)
-        name = f"{name}_op" if name in self._taken and not alias else name
+        is_own = bool(alias) and alias not in self._elsewhere
+        name = alias if is_own else name_of_op(cls)
+        name = f"{name}_op" if not is_own and name in self._taken | self._elsewhere else name
         while name in self._names:
             name = f"{name}_{self._stem}"
         return name
@@ -351,12 +355,6 @@ def _applying(node: cst.ClassDef, op: str) -> cst.ClassDef:
     )
     found = cst.ensure_type(cst.parse_statement("\n".join(lines)), cst.ClassDef)
     return found.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2, decorators=node.decorators)
-
-
-def _imported(module: cst.Module) -> set[str]:
-    """Return the variables that hold what is imported from torch.library."""
-    found = imported_in(module, m.Attribute(m.Name("torch"), m.Name("library")))
-    return {variable for name, variable in found.items() if name in MOVED}
 
 
 def _defined_in(module: cst.Module) -> set[str]:

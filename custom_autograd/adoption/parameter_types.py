@@ -1,4 +1,4 @@
-"""The types of parameters of forward without annotations, as the source of a package tells them.
+"""Infers the types of parameters of forward without annotations from the source of a package.
 
 A parameter is a tensor if forward saves it, backward returns a gradient of it, or code uses it as one. It is a number
 if its default, a docstring, or what a call of `apply` passes says so. If these disagree, or there are none, the
@@ -66,7 +66,7 @@ KNOWN = re.compile(
 
 
 class Evidence:
-    """What the modules of a package tell of the types of parameters."""
+    """Types of parameters as far as the source of a package shows them."""
 
     def __init__(self, uses: ClassUses) -> None:
         self._uses = uses
@@ -103,8 +103,6 @@ class Evidence:
         found = _of_literal(value)
         if isinstance(value, cst.Name) and not found:
             return self._of_variable(value.value, scopes)
-        if isinstance(value, cst.Call):
-            return self._of_result(last_name(value.func))
         if m.matches(value, m.Attribute(value=m.Name("self"))):
             return self._of_attribute(code(value), scopes)
         return found
@@ -130,17 +128,6 @@ class Evidence:
         methods = [one for one in cls.body.body if isinstance(one, cst.FunctionDef)] if cls else []
         found = [(value, one) for one in methods for value in _assigned_to(name, one)]
         return self._of_value(found[0][0], (found[0][1],)) if len(found) == 1 else set()
-
-    def _of_result(self, name: str) -> set[str]:
-        """Return the kinds of what a function of the package returns."""
-        kinds: list[set[str]] = []
-        for function in self._uses.functions.get(name, []):
-            if function.returns is not None:
-                kinds.append(_of_text(code(function.returns.annotation)))
-            else:
-                returned = [getattr(one, "value", None) for one in m.findall(function.body, m.Return())]
-                kinds += [_of_literal(value) for value in returned]
-        return set().union(*kinds) if all(kinds) else set()
 
 
 def _decided(name: str, told: set[str], methods: Methods) -> str:

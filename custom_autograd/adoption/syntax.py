@@ -119,7 +119,7 @@ def in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 class Substitution(cst.CSTTransformer):
-    """Puts expressions in place of variables; names of attributes and keywords stay."""
+    """Replaces variables by expressions; names of attributes and keywords stay."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()

@@ -293,6 +293,17 @@ REASONS = {
         "sizes = list(x.shape)\n        sizes[0] = 1\n        ctx.sizes = sizes\n        return x * 1",
         "return grad.expand(ctx.sizes)",
     ),
+    "ctx.sizes is computed in forward ": (
+        "ctx, x: Tensor",
+        "sizes = list(x.shape)\n        same = sizes\n        same[0] = 1\n        ctx.sizes = sizes\n        return x * 1",
+        "return grad.expand(ctx.sizes)",
+    ),
+    "ctx.state is torch.get_rng_state(), which may be another value in backward": (
+        "ctx, x: Tensor",
+        "ctx.state = torch.get_rng_state()\n        return x * 1",
+        "return grad * len(ctx.state)",
+    ),
+    "backward writes to ctx": ("ctx, x: Tensor", "ctx.n = 1; return x * 1", "ctx.n = 2; return grad * ctx.n"),
     "backward uses 'scale' of its module, and forward has another 'scale'": (
         "ctx, x: Tensor, scale: float",
         "return x * scale",
@@ -326,10 +337,12 @@ REASONS = {
 @each("reason", REASONS)
 def test_what_is_not_mechanical_stays_and_has_a_reason(reason):
     parameters, body, gradient = REASONS[reason]
-    body = "\n        ".join(part.strip() for part in body.split(";")) if ";" in body else body
+    body, gradient = (
+        "\n        ".join(map(str.strip, text.split(";"))) if ";" in text else text for text in (body, gradient)
+    )
     source = FORWARD.format(parameters=parameters, body=body, gradient=gradient)
 
-    assert (source, [f"F: {reason}"]) == rewritten(source)
+    assert (source, [f"F: {reason.strip()}"]) == rewritten(source)
 
 
 TYPES = {
@@ -499,6 +512,17 @@ def test_other_files_import_the_op_and_keep_classes_of_their_own():
     found = rewrite({Path(name): text for name, text in sources.items()}, "ns", {})
 
     assert [one.after for one in found[1:]] == ["from .swishes import swish\n\ny = swish(x, 2.0)\n", nested]
+
+
+def test_an_op_has_no_name_that_another_file_has():
+    sources = {
+        "swishes.py": HEAD + SWISH,
+        "uses.py": "from .swishes import SwishFunction\n\n\ndef swish(x):\n    return SwishFunction.apply(x, 2.0)\n",
+    }
+    found = rewrite({Path(name): text for name, text in sources.items()}, "ns", {})
+
+    assert found[0].after.endswith("\n\n\nswish = swish_op\n")
+    assert found[1].after == "from .swishes import swish_op\n\n\ndef swish(x):\n    return swish_op(x, 2.0)\n"
 
 
 def test_source_without_declarations_is_not_changed():
