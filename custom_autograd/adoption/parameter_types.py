@@ -140,7 +140,7 @@ def _decided(name: str, told: set[str], methods: Methods) -> str:
     kinds = {"float"} if kinds == {"int", "float"} else kinds
     if kinds == {"str"} and "device" in name:
         kinds = {"str", "torch.device"}
-    if len(kinds) != 1 or OTHER in kinds:
+    if len(kinds) != 1 or kinds & {OTHER, WHOLE}:
         why = f"is {' and '.join(sorted(kinds))}" if kinds else "nothing tells its type"
         raise NotMechanical(f"'{name}' has no annotation, and {why}: record a call with --record")
     is_optional = NONE in told or re.search(rf"\b{name} is (not )?None", text)

@@ -275,6 +275,7 @@ NO_TYPE = "'k' has no annotation, and {}: record a call with --record"
 REASONS = {
     NO_TYPE.format("nothing tells its type"): ("ctx, x, k", "return x * k", "return grad, None"),
     NO_TYPE.format("is Tensor and float"): ("ctx, x, k=1.0", "return x * k", "return grad, grad"),
+    NO_TYPE.format("is a whole number"): ("ctx, x, k=1", "return f(x, k)", "return grad, None"),
     "'k' has no annotation, and forward asks for its type": (
         "ctx, x, k=1.0",
         "return x * (k if isinstance(k, Tensor) else 1)",
