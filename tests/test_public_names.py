@@ -134,7 +134,8 @@ CheckCase(op, check, device, dtype, seed, part, label): check, device, dtype, la
     part, report, seed
 Test
 cases_of(*ops, checks=None, device=None)
-parametrize_checks(*ops, checks=None, device=None)""",
+parametrize_checks(*ops, checks=None, device=None)
+record_calls(target)""",
     )
 
 
