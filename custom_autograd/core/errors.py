@@ -182,3 +182,16 @@ class Origin:
     ) -> Error:
         """Return the error of a class that says what is wrong here; arguments as for `CustomAutogradError`."""
         return kind(self.op, problem, expected=expected, found=found, rule=self.rule, declared=self.declared, do=do)
+
+
+def raise_if_any(error: Exception | None, cause: Exception | None = None) -> None:
+    """Raise an error if there is one, with its cause.
+
+    A variable that holds a raised error keeps its traceback, and so all frames and what they hold, alive until a
+    garbage collection: a caller passes the error without one.
+    """
+    try:
+        if error is not None:
+            raise error from cause
+    finally:
+        del error, cause

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.core.errors import raise_if_any
 from custom_autograd.execution import call, composition
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.current_device import MixedDevices, OnDevice, are_on_the_host, has_accelerator
@@ -90,9 +91,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
                 return dispatch.heed_lazy_bits(run, *args, **kwargs)
             return run(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            explained = mixed.explain(error, args, kwargs)
-            if explained is not None:
-                raise explained from error
+            raise_if_any(mixed.explain(error, args, kwargs), error)
             raise
 
     return backend

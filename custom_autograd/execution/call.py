@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.core.errors import raise_if_any
 from custom_autograd.execution import kernel_call, refusals
 from custom_autograd.execution.kernel_call import write_reading
 from custom_autograd.execution.source import (
@@ -138,9 +139,7 @@ def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:
     def refuse(error: Exception) -> None:
         examples = {argument.name: argument.example for argument in record.declaration.schema.arguments}
         operator = str(record.definition.name).partition(".")[0]
-        told = error_of_type(record.declaration.origin(), operator, error, examples)
-        if told is not None:
-            raise told from None
+        raise_if_any(error_of_type(record.declaration.origin(), operator, error, examples))
 
     return refuse
 

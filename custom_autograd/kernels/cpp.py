@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.device_types import devices_of, error_of_devices
-from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin
+from custom_autograd.core.errors import KernelError, KernelUnavailable, Origin, raise_if_any
 from custom_autograd.core.locks import thread_lock
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.kernels import native_kernels
@@ -174,10 +174,9 @@ class CppKernel(LazyKernel):
             return self._call(*args, **kwargs)
         except RuntimeError as error:
             is_unserved = isinstance(error, NotImplementedError)
-            told = self._unserved({**dict(enumerate(args)), **kwargs}) if is_unserved else self._misfit(error)
-            if told is None:
-                raise
-            raise told from error
+            given = {**dict(enumerate(args)), **kwargs}
+            raise_if_any(self._unserved(given) if is_unserved else self._misfit(error), error)
+            raise
 
     def _misfit(self, error: RuntimeError) -> KernelError | None:
         """Return the error of a call that does not fit the schema, or of a schema that does not fit the function."""
@@ -274,9 +273,7 @@ class CppKernel(LazyKernel):
         def call(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(names, args, strict=False)), **kwargs}
             fixed = {name: value for name, value in given.items() if name not in host or not _is_on_cpu(value)}
-            error = error_of_devices(origin, fixed, HOST)
-            if error is not None:
-                raise error
+            raise_if_any(error_of_devices(origin, fixed, HOST))
             return function(*args, **kwargs)
 
         return call

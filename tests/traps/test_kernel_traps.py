@@ -1,9 +1,12 @@
 """Where PyTorch believes a kernel, loses an argument or redefines in silence, an op declared here does not."""
 
+import contextlib
+import gc
 import inspect
 import os
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +14,15 @@ import torch
 from tables import each
 from torch import Tensor
 
-from custom_autograd import DeclarationError, GradientError, KernelError, RegistrationError, Sample, custom_op
+from custom_autograd import (
+    DeclarationError,
+    GradientError,
+    KernelError,
+    RegistrationError,
+    Sample,
+    custom_op,
+    through_dispatcher,
+)
 from slow_cases import slow_but_every
 
 
@@ -27,6 +38,7 @@ def numpy_of(x):
 
 TOO_MANY = """
 import sys
+import weakref
 import torch
 from torch import Tensor
 from custom_autograd import KernelError, custom_op
@@ -613,3 +625,50 @@ def test_backward_runs_in_the_autocast_state_of_the_backward_call_as_documented(
     y.sum().backward()
 
     assert [False] == states
+
+
+# -------------------------------------------------------------------- an error that is caught leaves nothing behind
+
+
+class Held:
+    """Something that a caller holds."""
+
+
+@custom_op("traps::picky")
+def picky(x: Tensor, scale: float) -> Tensor:
+    if x.numel() == 0:
+        raise ValueError("empty")
+    return x * scale
+
+
+picky.register_fake(lambda x, scale: torch.empty_like(x))
+picky.register_backward(lambda grad, scale: grad * scale)
+BAD_CALLS = {
+    "an array": (np.ones(2), 1.0),
+    "None": (None, 1.0),
+    "text": (torch.ones(2), "1"),
+    "one too many": (torch.ones(2), 1.0, 2),
+    "the kernel raises": (torch.ones(0), 1.0),
+    "the kernel raises, recorded": (torch.ones(0, requires_grad=True), 1.0),
+}
+
+
+@each("bad, is_direct", [(bad, is_direct) for bad in BAD_CALLS for is_direct in (True, False)])
+def test_an_error_does_not_keep_the_frames_of_its_callers(bad, is_direct):
+
+    def call():
+        held = Held()
+        alive.append(weakref.ref(held))
+        with contextlib.nullcontext() if is_direct else through_dispatcher():
+            picky(*BAD_CALLS[bad])
+
+    alive = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with contextlib.suppress(Exception):
+                call()
+        assert [None, None, None] == [one() for one in alive]
+    finally:
+        gc.enable()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from torch import Tensor
 
 from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.core.errors import KernelError
+from custom_autograd.core.errors import KernelError, raise_if_any
 from custom_autograd.core.locations import location_of
 from custom_autograd.execution import current_device
 from custom_autograd.execution.bind import Binder
@@ -258,9 +258,7 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
             return NotImplemented
         if reference is record.reference():
             note_reference(error, record.name, reference)
-        explained = current_device.explain(record, error, lambda: arguments)
-        if explained is not None:
-            raise explained from error
+        raise_if_any(current_device.explain(record, error, lambda: arguments), error)
         raise
     result = results_in_order(schema, result, partial(_refuse, record))
     return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
