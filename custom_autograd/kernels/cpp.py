@@ -174,7 +174,7 @@ class CppKernel(LazyKernel):
             return self._call(*args, **kwargs)
         except RuntimeError as error:
             is_unserved = isinstance(error, NotImplementedError)
-            given = {**dict(enumerate(args)), **kwargs}
+            given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}  # Any: as the arguments
             raise_if_any(self._unserved(given) if is_unserved else self._misfit(error), error)
             raise
 
