@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from custom_autograd.verification.check import check
     from custom_autograd.verification.report import Report, Result
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CheckError",
