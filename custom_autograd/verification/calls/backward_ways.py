@@ -152,14 +152,14 @@ def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _with_copies(target: Target, call: Call) -> Iterator[Outcome]:
     with saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda kept: kept):
-        found = run(target, target.call, call)
-    yield found  # outside: what is right is computed without hooks
+        begun = begin(target, target.call, call)
+    yield _ended(call, begun)  # outside, as training loops do: a backward may call torch.func, which refuses hooks
 
 
 def _on_cpu(target: Target, call: Call) -> Iterator[Outcome]:
     with save_on_cpu():
-        found = run(target, target.call, call)
-    yield found
+        begun = begin(target, target.call, call)
+    yield _ended(call, begun)
 
 
 def _checkpointed(target: Target, call: Call, *, use_reentrant: bool) -> Iterator[Outcome]:

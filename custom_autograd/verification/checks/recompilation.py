@@ -1,5 +1,6 @@
 """torch.compile compiles an op twice for all sizes, static and dynamic, and never again for a call it has seen."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -40,6 +41,10 @@ MOST_NUMBERS = 2
 """How many numbers among the arguments are varied, one by one: each costs two or three compilations."""
 
 
+MOST_SECONDS = 20
+"""CPU time of the calls of several sizes, s, above which no number is varied."""
+
+
 class Recompilation(Check):
     """Graphs are counted over calls that differ in sizes, and over calls that differ in a number."""
 
@@ -56,9 +61,14 @@ class Recompilation(Check):
         sample, _ = without_refused_gradients(target, sample)
         eager_results(target, sample)
         try:
+            begun = time.process_time()
             yield _check_sizes(target, sample)
+            spent = time.process_time() - begun
             for name, value, calls in _varied_numbers(target, sample):
-                yield _check_number(target, name, value, calls)
+                if spent > MOST_SECONDS:
+                    yield skipped(f"'{name}' is not varied: other sizes took {spent:.0f} CPU-seconds to compile")
+                else:
+                    yield _check_number(target, name, value, calls)
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
             refusal = refusal_of(target, error)
             text = f"compiling for a call of another size or number raises {first_line(root_cause(error))}"
