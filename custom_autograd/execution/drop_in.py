@@ -59,7 +59,7 @@ def forbid_following(
     are_followed = all(one is None or one.grad_fn is None or _is_among(one, given) for one in kept)
     if are_followed or transforms.is_transforming():
         return tuple(kept)
-    ends = {id(one.grad_fn) for one in given}
+    ends = {id(node): node for node in [one.grad_fn for one in given]}  # a node has its id while Python holds it
     with torch.enable_grad(), transforms.forward_mode_enabled(True):
         dependencies = [transforms.primal_of(one) for one in given if one.requires_grad]
         return tuple(
@@ -72,7 +72,7 @@ def forbid_following(
         )
 
 
-def _leads_to(node: Node | None, results: Sequence[Tensor], ends: set[int]) -> bool:
+def _leads_to(node: Node | None, results: Sequence[Tensor], ends: Mapping[int, Node | None]) -> bool:
     """Return True if a history leads to a marked output, without a look behind the inputs."""
     ahead = [] if node is None else [node]
     seen = {id(one): one for one in ahead}

@@ -82,7 +82,8 @@ def mapped(function, value):
     if isinstance(value, dict):
         return {key: mapped(function, one) for key, one in value.items()}
     if isinstance(value, Data):
-        return type(value)(**mapped(function, vars(value)))
+        items = [getattr(value, name) for name in ("maybe", "one")]  # torch 2.11 traces no `vars`
+        return type(value)(*[mapped(function, one) for one in items])
     if hasattr(value, "_fields"):
         return type(value)(*[mapped(function, one) for one in value])
     if isinstance(value, (list, tuple)):
