@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import enum
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,6 +72,8 @@ class MisfitError(Exception):
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
 _NAMES: dict[type, str] = {}  # the inverse: a class keeps the name that graphs of this process have for it
+_PARSED: dict[str, TreeSpec | str] = {}  # each call reads a text, and most are the same ones
+MOST_PARSED = 4096
 
 
 @constant_in_graphs
@@ -108,14 +109,18 @@ def text_of(spec: Any) -> str:
     return repr(spec)
 
 
-@functools.lru_cache(maxsize=4096)  # each call reads a text, and most are the same ones
 def parse(text: str) -> TreeSpec | str:
-    """Return the structure that a text says."""
-    try:
-        return _parsed(ast.literal_eval(text))
-    except (MemoryError, RecursionError):
-        problem = "a container is nested too deeply to travel"
-        raise KernelError("containers", problem, do="pass what is in it as a list") from None
+    """Return the structure that a text says; parsed once, and forgotten where there are too many."""
+    found = _PARSED.get(text)
+    if found is None:
+        if len(_PARSED) >= MOST_PARSED:
+            _PARSED.clear()
+        try:
+            found = _PARSED[text] = _parsed(ast.literal_eval(text))
+        except (MemoryError, RecursionError):
+            problem = "a container is nested too deeply to travel"
+            raise KernelError("containers", problem, do="pass what is in it as a list") from None
+    return found
 
 
 def _parsed(node: Any) -> TreeSpec | str:

@@ -78,7 +78,7 @@ def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
 
     Only a leaf can have another one than its own (`Tensor.grad_dtype`, from torch 2.13 on).
     """
-    if type(tensor) not in PLAIN or torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace it
+    if torch.compiler.is_dynamo_compiling() or type(tensor) not in PLAIN:  # Dynamo cannot trace it
         return tensor.dtype
     if not tensor.requires_grad or not tensor.is_leaf:
         return tensor.dtype
