@@ -161,13 +161,13 @@ def _judge_leaf(
 def _repaired(grad: Tensor, leaf: Tensor, outputs: Sequence[Tensor]) -> Tensor:
     """Return a gradient summed to the shape of its input, and cast from the dtype of a result, as the engine does.
 
-    A layout that the engine has taken is that of the input.
+    It takes a dense gradient of a sparse input, and no sparse one of a dense input.
     """
     with contextlib.suppress(RuntimeError):
         if grad.layout == torch.strided and torch.broadcast_shapes(grad.shape, leaf.shape) == grad.shape:
             grad = grad.sum_to_size(leaf.shape)
-    if grad.layout != leaf.layout:
-        grad = grad.to_dense() if leaf.layout == torch.strided else grad.to_sparse(layout=leaf.layout)
+    if grad.layout == torch.strided and leaf.layout != torch.strided:
+        grad = grad.to_sparse(layout=leaf.layout)
     return grad.to(leaf.dtype) if any(grad.dtype == y.dtype for y in outputs) else grad
 
 
