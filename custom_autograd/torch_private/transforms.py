@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -140,15 +140,22 @@ def apart_from_jvp(function: Callable[..., dict[str, Any]], *values: Any) -> dic
     level = top.level()
     del top  # it points into the stack
     values = _mapped(lambda one: _C._functorch._unwrap_for_grad(one, level), values)
+    with _without_level(_LEVEL):
+        found = _at_new_level(function, values)
+    wrapped: dict[str, Any] = _mapped(lambda one: _C._functorch._wrap_for_grad(one, level), found)
+    return wrapped
+
+
+@contextmanager
+def _without_level(keys: Any) -> Iterator[None]:  # Any: a DispatchKeySet has no public type
+    """Leave the level at work, with the dispatch keys that functorch has left out for it."""
     layer = _C._functorch.pop_dynamic_layer_stack()
     try:
         included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
-        with _C._ForceDispatchKeyGuard(included, excluded - _LEVEL):
-            found = _at_new_level(function, values)
+        with _C._ForceDispatchKeyGuard(included - _VMAP_MODE, excluded - keys):
+            yield
     finally:
         _C._functorch.push_dynamic_layer_stack(layer)
-    wrapped: dict[str, Any] = _mapped(lambda one: _C._functorch._wrap_for_grad(one, level), found)
-    return wrapped
 
 
 def _at_new_level(function: Callable[..., Any], values: tuple[Any, ...]) -> Any:  # Any: as above
@@ -260,16 +267,9 @@ def current_vmap() -> tuple[int, VmapInfo]:
     return interpreter.level(), VmapInfo(interpreter.batchSize(), _RANDOMNESS[interpreter.randomness()])
 
 
-@contextmanager
-def below_vmap() -> Iterator[None]:
+def below_vmap() -> AbstractContextManager[None]:
     """Leave the level of the `torch.vmap` in progress: a rule may call any transform, see the note above."""
-    layer = _C._functorch.pop_dynamic_layer_stack()
-    try:
-        included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
-        with _C._ForceDispatchKeyGuard(included - _VMAP_MODE, excluded - _VMAP_LEVEL):
-            yield
-    finally:
-        _C._functorch.push_dynamic_layer_stack(layer)
+    return _without_level(_VMAP_LEVEL)
 
 
 _RANDOMNESS = {
