@@ -3,7 +3,7 @@
 python .ci/prebuilt.py TORCH... [--pythons PYTHON...] [--jobs N]
 
 Of torch only the headers are used: they come from its wheels, and libraries without contents stand for its own when
-the library is linked. Run it in the manylinux_2_28 image for systems as old as those that torch supports.
+the library is linked. They run on systems as old as those that torch supports.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from custom_autograd.kernels.compilers import CPP_FLAGS, HEADERS, PLATFORM, TORCH
+from custom_autograd.kernels.portable import FOR_OLDER_SYSTEMS
 from custom_autograd.kernels.prebuilt import FOLDER, Manifest, manifest_path, sha256
 from custom_autograd.native.extension_compiler import SMALL
 from custom_autograd.native.library import SOURCE
@@ -72,7 +73,8 @@ def build(torch: str, headers: Path, tag: str, python_headers: str, libraries: P
     library = SOURCE.parent / FOLDER / f"{name}.so"
     folders = (headers, headers / "torch" / "csrc" / "api" / "include", python_headers)
     command = [
-        *("c++", *CPP_FLAGS, *SMALL, "-w", "-s", f"-DKERNEL_NAMESPACE={name}", *([f"-march={level}"] if level else [])),
+        *("c++", *FOR_OLDER_SYSTEMS, *CPP_FLAGS, *SMALL, "-w", "-s", f"-DKERNEL_NAMESPACE={name}"),
+        *([f"-march={level}"] if level else []),
         *(f"-ffile-prefix-map={folder}/=" for folder in (SOURCE.parent, HEADERS, headers)),
         *(f"-isystem{folder}" for folder in folders),
         *(f"-I{HEADERS}", str(SOURCE), "-o", str(library), f"-L{libraries}", "-Wl,--no-as-needed"),

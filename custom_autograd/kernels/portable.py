@@ -26,6 +26,10 @@ LEVELS = {"x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"), "aarch64": ("armv8-
 """The levels that are built on each machine; one that has none is built with the compiler's defaults."""
 ARCHITECTURES = "8.0;9.0+PTX"
 """GPUs that a library is built for unless TORCH_CUDA_ARCH_LIST says so: Ampere, Hopper and what comes later."""
+FOR_OLDER_SYSTEMS = ("-include", str(HEADERS / "custom_autograd" / "older_systems.h"))
+"""See NOTE [which systems a built library needs] in that header."""
+CUDA_RUNTIME = ("-cudart=shared",)
+"""The CUDA runtime that torch has loaded: a static one would need the newest pthreads of the machine that builds."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class PortableCpp(CppCompiler):
         return repr((CPP_FLAGS, self.level, self.torch, platform.machine()))
 
     def instructions(self, command: Sequence[str]) -> list[str]:
-        """Return the flags for the instructions of the level, and for what torch has since one version."""
+        """Return the flags for the instructions of the level, and for older systems and versions of torch."""
         del command
-        return [floor(self.torch), *([f"-march={self.level}"] if self.level else [])]
+        return [floor(self.torch), *FOR_OLDER_SYSTEMS, *([f"-march={self.level}"] if self.level else [])]
 
 
 class PortableCuda(CudaCompiler):
@@ -72,11 +76,11 @@ class PortableCuda(CudaCompiler):
 
     def fingerprint(self) -> str:
         """Return what the library depends on besides the sources."""
-        return repr((CUDA_FLAGS, os.environ["TORCH_CUDA_ARCH_LIST"], self.torch, platform.machine()))
+        return repr((CUDA_FLAGS, CUDA_RUNTIME, os.environ["TORCH_CUDA_ARCH_LIST"], self.torch, platform.machine()))
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
-        """Return flags for the GPUs of TORCH_CUDA_ARCH_LIST."""
-        return [*super().flags(command, source), floor(self.torch)]
+        """Return flags for the GPUs of TORCH_CUDA_ARCH_LIST and for older systems."""
+        return [*super().flags(command, source), *CUDA_RUNTIME, *FOR_OLDER_SYSTEMS, floor(self.torch)]
 
 
 @dataclass(frozen=True)

@@ -118,11 +118,11 @@ def test_a_wheel_becomes_a_manylinux_wheel_without_torchs_libraries(copy, backen
         (copy / "pyproject.toml").write_text(SETUPTOOLS)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     wheel = wheel_of(copy)
-    left_out = ["--exclude", "libtorch*.so", "--exclude", "libc10*.so"]
+    left_out = ["--exclude", "libtorch*.so", "--exclude", "libc10*.so", "--exclude", "libcudart.so*"]
     run(sys.executable, "-m", "auditwheel", "repair", str(wheel), "-w", str(copy / "wheelhouse"), *left_out)
 
     (repaired,) = (copy / "wheelhouse").glob("*.whl")
-    assert "manylinux_2_" in repaired.name
+    assert 28 >= min(int(minor) for minor in re.findall(r"manylinux_2_(\d+)", repaired.name))
     assert repaired.stat().st_size < 2 * wheel.stat().st_size
 
 
@@ -188,9 +188,7 @@ def test_two_versions_for_the_kernel_hub_work_in_one_process(copy, tmp_path):
     assert "weighted_square" in run(sys.executable, "-c", LAYERS, str(first))  # the layer calls the op
     for library in first.rglob("*.so"):
         assert not abi.ObjectFile(library).check_python_abi("3.9")
-        # What else it finds is the C++ runtime of the compiler here: a build in the manylinux image has none of it.
-        needed = {one.dep for one in abi.ObjectFile(library).check_manylinux("manylinux_2_28")}
-        assert needed <= {"GLIBC", "GLIBCXX", "CXXABI"}
+        assert not abi.ObjectFile(library).check_manylinux("manylinux_2_28")
 
 
 def test_a_fixed_namespace_is_refused_for_the_hub(copy, capsys):

@@ -33,6 +33,24 @@ Tensor times(const Tensor& x) {
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) { m.def("times(Tensor x) -> Tensor"); }
 STABLE_TORCH_LIBRARY_IMPL(KERNEL_NAMESPACE, CPU, m) { m.impl("times", TORCH_BOX(&times)); }
 """
+NEWER_FUNCTIONS = """
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+inline float sum_of_functions() {
+  volatile double two = 2;
+  std::vector<double> values(static_cast<size_t>(two));
+  std::unique_ptr<double[]> more(new double[static_cast<size_t>(two)]());
+  std::shared_ptr<double> kept = std::make_shared<double>(std::exp(std::log(two)) + std::pow(two, two));
+  std::shared_ptr<double> held = kept;
+  std::ostringstream text;
+  text << std::exp2(std::log2(two)) + values[1] + more[1] + *held;
+  return std::stof(text.str());
+}
+#define FACTOR sum_of_functions()
+"""
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="no C++ compiler")
 
 
@@ -151,6 +169,18 @@ def test_two_builds_have_the_same_bytes(built, tmp_path):
 
     contents = [{path.name: path.read_bytes() for path in (one / "_prebuilt").iterdir()} for one in (built, again)]
     assert contents[0] == contents[1]
+
+
+def test_a_library_serves_systems_that_are_older_than_the_compiler(tmp_path, monkeypatch):
+    abi = pytest.importorskip("kernel_abi_check")
+    (tmp_path / "times.cpp").write_text(SOURCE)
+    (tmp_path / "factor.h").write_text(NEWER_FUNCTIONS)
+    build_portable(Source(tmp_path / "times.cpp", tmp_path))
+    monkeypatch.setenv("CXX", "no-compiler")
+
+    assert [8.0] == cpp_kernel(tmp_path / "times.cpp", "times")(torch.ones(1)).tolist()
+    for library in (tmp_path / "_prebuilt").glob("*.so"):
+        assert not abi.ObjectFile(library).check_manylinux("manylinux_2_28")
 
 
 def test_a_library_for_another_platform(package):
