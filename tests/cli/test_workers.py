@@ -200,7 +200,8 @@ def test_ctrl_c_ends_with_130_and_what_was_found(file, processes):
 
     cases = ElementTree.parse(file / "r.xml").getroot().findall(".//testcase")
     assert 130 == finished.returncode
-    assert "custom-autograd: stopped by Ctrl-C; this is what was found until then\n" == finished.stderr
+    lines = [line for line in finished.stderr.splitlines() if not line.startswith("checking: ")]
+    assert ["custom-autograd: stopped by Ctrl-C; this is what was found until then"] == lines
     assert "gradcheck: three" in [case.get("name") for case in cases]
     assert "gradcheck: seven" not in [case.get("name") for case in cases]
 
