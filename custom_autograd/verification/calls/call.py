@@ -17,7 +17,7 @@ from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.agreement import copied
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.records import result_names
-from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 
 Outcome: TypeAlias = Mapping[str, Tensor]
 """Outputs, inputs that were written to, and gradients, each by the name that messages give it."""
@@ -79,10 +79,6 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided
-
-
 def kept(outcome: Outcome) -> dict[str, Tensor]:
     """Return copies, which stay as they are if the op hands out the same memory again."""
     return {name: y.detach().clone() for name, y in outcome.items()}
@@ -104,7 +100,7 @@ class Begun:
 
     def able(self) -> list[str]:
         """Return the names of the results that a gradient flows through."""
-        return [name for name, y in self.values.items() if y.requires_grad and can_have_gradient(y) and _is_dense(y)]
+        return [name for name, y in self.values.items() if y.requires_grad and can_have_gradient(y)]
 
     def detached(self) -> dict[str, Tensor]:
         """Return the results without their graph."""
@@ -154,7 +150,7 @@ def begin_on(target: Target, function: Function, call: Call, leaves: Sequence[Te
     with kept_random_state(is_enabled=call.state is not None):
         if call.state is not None:
             call.state.restore()
-        outputs = [*call_on(function, sample.with_tensors(values)), *(values[i] for i in written)]
+        outputs = [*map(dense, call_on(function, sample.with_tensors(values))), *(values[i] for i in written)]
     names, rows = result_names(target, sample, len(outputs)), sample.leaves()
     able = {f"gradient of '{target.name_of(rows[i])}'": leaves[i] for i in sorted(call.needs)}
     return Begun(dict(zip(names, outputs, strict=True)), able, call.state is not None)

@@ -26,7 +26,7 @@ from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names, result_names
-from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 
 TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
 """Tensors in, one by one; floating and complex tensors out."""
@@ -82,7 +82,7 @@ class TensorFunction:
         written = [position for position, leaf in enumerate(leaves) if self.target.argument_of(leaf).is_mutated]
         for position in written:
             values[position] = values[position].clone()
-        outputs = call_on(self.call, self.sample.with_tensors(values))
+        outputs = [dense(y) for y in call_on(self.call, self.sample.with_tensors(values))]
         named = list(zip(output_names(self.target, len(outputs)), outputs, strict=True))
         carrying = [i for i in written if self.target.argument_of(leaves[i]).is_differentiable]
         changed = [i for i in carrying if all(values[i] is not output for output in outputs)]
@@ -158,7 +158,8 @@ def gradients_for(
     tensors = [leaf.tensor.detach() for leaf in leaves]
     able = [tensors[position].requires_grad_() for position in positions]
     values = [x.clone() if position in written else x for position, x in enumerate(tensors)]
-    outputs = [*call_on(target.call, sample.with_tensors(values)), *(values[position] for position in sorted(written))]
+    outputs = [dense(y) for y in call_on(target.call, sample.with_tensors(values))]
+    outputs += [values[position] for position in sorted(written)]
     named = zip(result_names(target, sample, len(outputs)), outputs, strict=True)
     able_outputs = [(name, y) for name, y in named if y.requires_grad and can_have_gradient(y)]
     kept = [y for _, y in able_outputs]

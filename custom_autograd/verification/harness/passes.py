@@ -30,7 +30,7 @@ from custom_autograd.verification.harness.differentiable import TensorsFunction,
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.sweeps import copy
-from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 from custom_autograd.verification.harness.variants import is_within_domain
 
 BUILT_IN = ("aten", "prim", "prims")
@@ -202,7 +202,7 @@ def run(
         for leaf, x, written in zip(sample.leaves(), values, is_written, strict=True)
         if written
     ]
-    able = [y for y in outputs if y.requires_grad and can_have_gradient(y)]
+    able = [dense(y) for y in outputs if y.requires_grad and can_have_gradient(y)]
     cotangents = cotangents or [torch.randn_like(y).detach() for y in able]
     return results + _gradients(target, sample, leaves, able, cotangents), cotangents
 
@@ -248,11 +248,13 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
 
 def is_limit_of_torch(error: Exception) -> bool:
     """Return True if torch.compile says that it takes no op of this kind, or that the error is its own."""
-    if rule_behind(error):
-        return False
     text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
-    return any(phrase in text for phrase in LIMITS_OF_TORCH)
+    phrases = SPARSE if rule_behind(error) else (*SPARSE, *LIMITS_OF_TORCH)
+    return any(phrase in text for phrase in phrases)
 
+
+SPARSE = ("Attempted to wrap sparse Tensor", "aten._to_sparse")
+"""What torch.compile reports of a sparse tensor, and of one that a fake kernel makes with symbolic sizes."""
 
 LIMITS_OF_TORCH = (
     "INTERNAL ASSERT FAILED",

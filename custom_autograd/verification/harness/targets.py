@@ -218,6 +218,11 @@ def call_on(function: Function, sample: Sample) -> tuple[Tensor, ...]:
     return Sample(function(*sample.args, **sample.kwargs)).tensors()
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """Return a tensor of any layout as a strided one, through which gradients flow; a strided one as it is."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def target_of(value: object) -> Target:
     """Return the target behind anything that can be checked.
 
