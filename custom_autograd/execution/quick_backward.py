@@ -358,7 +358,7 @@ class QuickWriter:
                 return
             grads = ", ".join(other.value for other in self.incoming)
             known = self.reading.metadata_of_result(one.result)
-            self.source.line(f"{one.value} = $zeros_of({known}, $first_tensor(({grads})))")
+            self.source.line(f"{one.value} = $materialize(None, {known}, $first_tensor(({grads})))")
 
     def _argument(self, name: str) -> str:
         if name == "needs":

@@ -272,7 +272,7 @@ def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
         "FunctionType": FunctionType,
         "plain": tensors.plain,
         "is_wanted": tensors.is_wanted,
-        "zeros_of": tensors.zeros_of,
+        "materialize": tensors.materialize,
         "first_tensor": tensors.first_tensor,
         "are_plain": kernel_results.are_plain,
         "is_undefined": kernel_results.is_undefined,

@@ -292,3 +292,24 @@ def test_a_write_to_a_view_counts_the_version_of_the_base():
 
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         squares.sum().backward()
+
+
+@custom_op("mutation::rotate_", mutates_args=("query", "key"))
+def rotate_(query: Tensor, key: Tensor | None, angle: Tensor) -> None:
+    for x in (query, key):
+        if x is not None:
+            array(x)[...] *= array(angle)
+
+
+@rotate_.register_backward
+def _(grad_query, grad_key, angle):
+    return {"query": grad_query * angle, "key": None if grad_key is None else grad_key * angle, "angle": None}
+
+
+def test_a_mutated_argument_that_is_absent_has_no_gradient():
+    def f(query):
+        rotated = query * 1
+        rotate_(rotated, None, torch.full((3,), 2.0, dtype=query.dtype))
+        return rotated
+
+    assert gradcheck(f, (rand(),))
