@@ -11,7 +11,7 @@ A rule that returns None says that the gradient is zero everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.saved_tensor_hooks import without_hooks
 from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import require_gradient, without_history
-from custom_autograd.values.tensors import filled, plain, tensors_in
+from custom_autograd.values.tensors import any_floating, filled, plain, tensors_in
 from custom_autograd.values.user_code import Named, add_note, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
@@ -66,14 +66,14 @@ class Jvp:
             By result: a tensor, None if it has no tangent, or a list of those.
         """
         if self.plan.jvp is None:
-            self.missing = self._not_derivable
+            self.missing = _with_tangents(self._not_derivable, results)
             return self.derive(tangents, self._derivable, results, gradients, is_recorded=is_recorded)
         found = self._from_rule(self.plan.jvp, tangents, values, metadata)
         absent = [name for name in self.hidden if name not in found]
         derivable = [name for name in absent if self._is_derivable(name)]
         if derivable:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
-        self.missing = tuple(name for name in absent if name not in derivable)
+        self.missing = _with_tangents([name for name in absent if name not in derivable], results)
         return found
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
@@ -212,6 +212,11 @@ class Jvp:
                 do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
                 "backward, or register a differentiable reference",
             )
+
+
+def _with_tangents(names: Iterable[str], results: ByName) -> tuple[str, ...]:
+    """Return the results that have a tangent in this call: not those of integers, and not None."""
+    return tuple(name for name in names if any_floating([results[name]]))
 
 
 def _has(tangent: Any) -> Any:

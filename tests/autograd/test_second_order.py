@@ -244,3 +244,27 @@ def test_an_input_that_the_reference_does_not_use_has_no_gradient():
 
     assert w.grad is None or not w.grad.any()
     assert torch.equal(torch.full((3,), 2.0, dtype=x.dtype), x.grad)
+
+
+@custom_op("second_order::largest", outputs=("value", "index", "spare"), hidden=("index", "spare"))
+def largest(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    return *x.max(-1), None
+
+
+largest.register_fake(lambda x: (x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1], dtype=torch.long), None))
+
+
+@largest.register_backward
+def _(grad_value, index, spare, meta):
+    assert spare is None
+    return grad_value.new_zeros(meta.x.shape).scatter(-1, index.unsqueeze(-1), grad_value.unsqueeze(-1))
+
+
+def test_hidden_indices_and_absent_hidden_outputs_need_no_tangent():
+    def cubed(maximum):
+        return lambda x: (maximum(x) ** 3).sum()
+
+    x = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0]])
+    expected = torch.func.hessian(cubed(lambda x: x.max(-1)[0]))(x)
+
+    assert torch.equal(expected, torch.func.hessian(cubed(largest))(x))
