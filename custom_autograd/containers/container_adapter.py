@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -231,7 +232,7 @@ class ContainerAdapter(OpAdapter):
         """Return what a rule returned, by flat name."""
         found: dict[str, Any] = {}
         for node, value in self._pairs(answered, result, [*answered, *hidden]):
-            collected = node.collect(value, given.__getitem__)
+            collected = _collect_from(node, value, given.__getitem__, is_alone=len(answered) == 1 and value is result)
             twice = [name for name in collected if name in found]
             if twice:
                 raise MisfitError("the result", "one gradient for each place", f"two for '{twice[0]}'")
@@ -249,12 +250,24 @@ class ContainerAdapter(OpAdapter):
         if pairs is not None:
             return pairs  # a jvp rule returned the container that a kernel returns
         if len(answered) == 1 and result is not None:
-            return [(answered[0], result)]
+            is_in_tuple = isinstance(answered[0], Plain) and type(result) is tuple and len(result) == 1
+            return [(answered[0], result[0] if is_in_tuple else result)]
         names = [node.name for node in answered]
         if isinstance(result, (tuple, list)) and len(result) == len(answered):
             return zip(answered, in_order_of(names, result, _refuse, prefixes=("grad_", "tangent_")), strict=True)
         expected = f"a dict or a tuple for {quote(names)}"
         raise MisfitError("the result", expected, describe(result), _advice(answered, result))
+
+
+def _collect_from(node: Node, value: Any, get: Callable[[str], Any], *, is_alone: bool) -> Values:
+    """Return what is returned for a node, by flat name: that for the only node may be in a tuple of one."""
+    if not is_alone or type(value) is not tuple or len(value) != 1:
+        return node.collect(value, get)
+    (inner,) = value
+    first, second = (value, inner) if isinstance(inner, Tensor) or callable(inner) else (inner, value)
+    with contextlib.suppress(MisfitError):
+        return node.collect(first, get)
+    return node.collect(second, get)
 
 
 def _single(name: str) -> Node:

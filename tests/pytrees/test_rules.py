@@ -82,6 +82,38 @@ def test_a_tuple_in_the_order_of_the_inputs():
     assert gradcheck(called(op), tensors())
 
 
+@custom_op("structured_rules::sum_of_dict")
+def sum_of_dict(p: dict[str, Tensor]) -> Tensor:
+    return p["a"] + p["b"]
+
+
+@custom_op("structured_rules::sum_of_list")
+def sum_of_list(p: list[Tensor] | None) -> Tensor:
+    return torch.stack(p or []).sum(0)
+
+
+@custom_op("structured_rules::two_of_one")
+def two_of_one(x: Tensor) -> Two:
+    return Two(x * 1, x * 1)
+
+
+ALONE = {
+    "dict": (sum_of_dict, lambda grad: ({"a": grad, "b": grad},), lambda x: sum_of_dict({"a": x, "b": x})),
+    "later": (sum_of_dict, lambda grad: (lambda: {"a": grad, "b": grad},), lambda x: sum_of_dict({"a": x, "b": x})),
+    "list": (sum_of_list, lambda grad: ([grad, grad],), lambda x: sum_of_list([x, x])),
+    "list of one": (sum_of_list, lambda grad: ([2 * grad],), lambda x: sum_of_list([x])),
+    "tensor": (two_of_one, lambda grad_total, grad_scaled: (2 * grad_total,), lambda x: two_of_one(x).total),
+}
+
+
+@each("op, rule, call", ALONE.values(), ALONE)
+def test_the_only_gradient_may_be_in_a_tuple(op, rule, call):
+    op.register_backward(rule, replace=True)
+    x = torch.ones(2, requires_grad=True)
+
+    assert [2.0, 2.0] == torch.autograd.grad(call(x).sum(), x)[0].tolist()
+
+
 def test_a_record_may_be_given_as_a_dict_and_places_as_callables():
     op = declared("callables")
     runs = []
