@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import quote, show
+from custom_autograd.execution.functional_op import FUNCTIONAL
 from custom_autograd.registration import registry
 from custom_autograd.registration.dispatcher_library import SUFFIX
 from custom_autograd.schema.names import DEFAULT, Name
@@ -91,7 +92,8 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for op in _overloads_in((node.target, node.args, node.kwargs)):
                 name = op.name()
-                record = registry.find_record(name) or registry.find_record(name.replace(SUFFIX, "", 1))
+                own = name.replace(SUFFIX, "", 1).replace(FUNCTIONAL, "", 1)
+                record = registry.find_record(name) or registry.find_record(own)
                 if record is not None:
                     found[name] = list(record.declaration.modules)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import raise_if_any
-from custom_autograd.execution import call, composition
+from custom_autograd.execution import call, composition, functional_op
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.current_device import MixedDevices, OnDevice, are_on_the_host, has_accelerator
 from custom_autograd.execution.generated import DispatchedCalls, generated_code_of
@@ -47,6 +47,8 @@ def attach(record: OpRecord) -> None:
     if record.declaration.schema.is_view:
         implement(record, "Functionalize", partial(composition.functionalize, record))
         _note_views(record)
+    elif functional_op.is_needed(record.declaration.schema, record.declaration.tags):
+        functional_op.attach(record)
 
 
 def _note_views(record: OpRecord) -> None:

@@ -192,6 +192,22 @@ def do_overlap(one: Tensor, other: Tensor) -> bool:
         return False
     if not _has_numbers(one) or not _has_numbers(other):
         return one is other
+    return _have_common_elements(one, other)
+
+
+def may_overlap(one: Tensor, other: Tensor) -> bool:
+    """Return True if the tensors have an element in common, or that cannot be found out.
+
+    A trace with symbolic sizes holds for these sizes only after it, if the tensors have one storage.
+    """
+    if not storages.may_share(one, other):
+        return False
+    is_strided = one.layout is other.layout is torch.strided
+    return not is_strided or _have_common_elements(one, other)
+
+
+def _have_common_elements(one: Tensor, other: Tensor) -> bool:
+    """Return True if strided tensors with one storage have an element in common."""
     if not one.numel() or not other.numel():
         return False
     if one.element_size() != other.element_size():
@@ -212,7 +228,7 @@ def _ranges(one: Tensor, other: Tensor) -> list[tuple[int, int, int]]:
     """Return (stride, lowest, highest factor) by stride, the largest first."""
     found: dict[int, tuple[int, int]] = {}
     for tensor, sign in ((one, 1), (other, -1)):
-        for stride, size in zip(tensor.stride(), tensor.shape, strict=True):
+        for stride, size in zip(map(int, tensor.stride()), map(int, tensor.shape), strict=True):
             low, high = found.get(stride, (0, 0))
             factor = sign * (size - 1)
             found[stride] = (low + min(factor, 0), high + max(factor, 0))
