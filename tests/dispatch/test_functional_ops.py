@@ -170,3 +170,21 @@ def test_the_second_op_is_differentiable():
     leaf = x.clone().requires_grad_()
     functional(torch.zeros(2), leaf)[0][0].sum().backward()
     torch.testing.assert_close(leaf.grad, 4 * x)
+
+
+def test_a_replaced_op_keeps_its_second_op():
+    def declare(number):
+        @custom_op("functional_ops::replaced_", mutates_args=("x",), replace=True)
+        def replaced_(x: Tensor) -> list[Tensor]:
+            x.add_(number)
+            return []
+
+        replaced_.register_fake(lambda x: [])
+        return replaced_
+
+    ops = declare(1), declare(10)
+
+    for op, expected in zip(ops, (1.0, 10.0), strict=True):
+        x = torch.zeros(1)
+        compiled(lambda x, op=op: op(x))(x)
+        assert expected == x.item()

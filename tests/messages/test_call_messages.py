@@ -131,6 +131,21 @@ KernelError: words::called: the default kernel, FILE.py:LINE, returns an output 
     )
 
 
+def test_written_argument_that_shares_memory_in_a_graph():
+    def add_(x, y):
+        return x.add_(y)
+
+    op = custom_op("words::add_", add_, schema="(Tensor(a!) x, Tensor y) -> Tensor(a!)", mutates_args="x", replace=True)
+    assert_expected_inline(
+        message(lambda: torch.func.functionalize(lambda x: op(x, x[:1]))(torch.ones(2))),
+        """\
+KernelError: words::add_: the op writes to 'x', which shares memory with 'y', in a graph
+  expected   arguments that do not share memory with what is written
+  declared   FILE.py:LINE
+  do         pass a clone() as 'y'""",
+    )
+
+
 def test_results_that_are_one():
     assert_expected_inline(
         called(lambda x: [x * 1] * 2, schema="(Tensor x) -> (Tensor out, Tensor rstd)"),
