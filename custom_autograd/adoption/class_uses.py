@@ -1,4 +1,4 @@
-"""Finds how the modules of a package use its Functions: calls of `apply`, names in other code, and other uses."""
+"""Finds the uses of Functions in the modules of a package: calls of `apply`, names, and other uses."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class ClassUses:
     """Uses of classes in the modules of a package.
 
     Attributes:
-        classes: names of the Functions, with those that inherit from one, and how many there are.
-        tops: the same for those at the top of a module.
+        classes: number of Functions of each name, with those that inherit from a Function.
+        tops: the same for Functions at the top of a module.
         calls: by class, each call of its `apply`.
         named: the classes whose name is used where it is not replaced: in a string such as those of `__all__`, as an
-            attribute of a module, under another name, by `import *`, or in `__init__.py`.
-        others: by class, another use than these; the class must stay for it.
+            attribute of a module, under another name, or in `__init__.py`.
+        others: by class, any other use, for which the class must stay.
     """
 
     classes: Counter[str]
@@ -46,7 +46,7 @@ class ClassUses:
 
 
 def functions_in(modules: Iterable[cst.Module]) -> list[cst.ClassDef]:
-    """Return the Functions that modules define, with those that inherit from one of them."""
+    """Return the Functions in modules, with classes that inherit from one of them."""
     definitions = [one for module in modules for one in _classes_in(module)]
     names: set[str] = set()
     while new := {*_names(one for one in definitions if is_function(one, names))} - names:
@@ -55,7 +55,7 @@ def functions_in(modules: Iterable[cst.Module]) -> list[cst.ClassDef]:
 
 
 def uses_in(modules: Mapping[Path, cst.Module]) -> ClassUses:
-    """Return how modules use the Functions that they define."""
+    """Return the uses of Functions that modules define."""
     tops = [one for module in modules.values() for one in module.body]
     found = functions_in(modules.values())
     uses = ClassUses(Counter(_names(found)), Counter(_names(one for one in found if one in tops)))
@@ -82,7 +82,7 @@ FUNCTIONS = ("Function", "autograd.Function", "torch.autograd.Function", "torch.
 
 
 def aliases_in(module: cst.Module) -> dict[str, str]:
-    """Return the variables at the top of a module that hold the `apply` of a class, by class."""
+    """Return the variables at the top of a module that are the `apply` of a class, by class."""
     found = {}
     for statement in module.body:
         one = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) and statement.body else None
@@ -92,7 +92,7 @@ def aliases_in(module: cst.Module) -> dict[str, str]:
 
 
 def imported_in(module: cst.Module, source: Any = None) -> dict[str, str]:
-    """Return the variables that hold what is imported from modules, by name there."""
+    """Return the variables that a module imports from others, by their name there."""
     found: dict[str, str] = {}
     for one in m.findall(module, m.ImportFrom(module=m.DoNotCare() if source is None else source)):
         names = one.names if isinstance(one, cst.ImportFrom) and not isinstance(one.names, cst.ImportStar) else ()

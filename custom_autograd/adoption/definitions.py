@@ -1,4 +1,4 @@
-"""from_custom_op_def: an op with the name, the schema and the rules of one that torch.library.custom_op made."""
+"""Declares an op with the name, schema and rules of one of torch.library.custom_op: `from_custom_op_def`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from custom_autograd.torch_private.verification import Definition
 
 
 def from_custom_op_def(definition: Definition, /) -> CustomOp[..., Any]:
-    """Declare an op in place of one that `torch.library.custom_op` made, with what was registered for it.
+    """Declare an op that replaces one of `torch.library.custom_op`, with everything that was registered for it.
 
-    The op has the same name, so that `torch.ops`, and the object itself, call it from now on. Programs that were
-    exported or compiled before keep the old one.
+    The op has the same name: `torch.ops`, and the definition itself, call it from now on. Programs that were exported
+    or compiled before keep the old one.
 
     Args:
-        definition: what `torch.library.custom_op` returned.
+        definition: an object that `torch.library.custom_op` returned.
 
     Returns:
         The op, with the schema, tags, kernels, fake, backward, vmap, autocast and `__torch_dispatch__` rules.
 
     Raises:
-        DeclarationError: the object is not such a definition, or an op cannot have its schema.
-        RegistrationError: a rule does not fit. The definition has been withdrawn by then.
+        DeclarationError: if the object is not such a definition, or an op cannot have its schema.
+        RegistrationError: if a rule does not fit. The definition has been withdrawn by then.
 
     Example:
         >>> import torch

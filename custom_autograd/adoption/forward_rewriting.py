@@ -1,4 +1,4 @@
-"""forward of an autograd.Function as the kernel of a declared op: what it keeps on ctx, and as what backward finds it.
+"""Rewrites the forward of an autograd.Function as the kernel of an op, and maps values on ctx to names in its rules.
 
 ctx.save_for_backward(x, s)    the argument `x`; `s`, computed in forward, becomes a hidden output
 ctx.beta = beta                the argument `beta`
@@ -33,27 +33,28 @@ VIEW = re.compile(
     "view|view_as|detach|expand|expand_as|t|T|mT|transpose|permute|squeeze|unsqueeze|narrow|select|diagonal|unflatten|"
     "contiguous|reshape|flatten|to|type|float|double|half|bfloat16"
 )
-"""Methods of tensors that may return memory of the tensor."""
+"""Methods that may return a view of a tensor."""
 
 METHODS = {"size": "shape", "dim": "ndim", "numel": "shape.numel()"}
-"""Methods of tensors that return what its shape tells, and how to get it from there."""
+"""Methods that return facts about the shape of a tensor, and the attributes with these facts."""
 
 CHANGING = re.compile(r"\b(rand\w*|random|seed|time|\w*state|normal\w*|uniform\w*|bernoulli)\b")
-"""Words of calls that return something else each time."""
+"""Words in calls that return another value each time."""
 
 LONGEST = 200
-"""Characters of an expression that is written again in backward."""
+"""Number of characters of an expression that is repeated in backward."""
 
 
 class Forward:
-    """forward, and what it keeps.
+    """The forward of a Function, and the values that it keeps on ctx.
 
     Attributes:
-        types: by argument, its annotation.
-        outputs: their names; the hidden ones come last.
+        types: annotations by argument.
+        outputs: names of the outputs.
         hidden: names of intermediates that backward needs.
-        saved: by position in `ctx.saved_tensors`, what it is in backward.
-        kept: by attribute of ctx, what it is in backward.
+        fixed: names of the outputs without a gradient.
+        saved: expressions in backward by position in `ctx.saved_tensors`.
+        kept: expressions in backward by attribute of ctx.
     """
 
     def __init__(
@@ -105,17 +106,17 @@ class Forward:
         self.is_named = any(usable)
 
     def _inputs_unpacked(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
-        """Return the statements of a setup_context after `x, y = inputs`, whose names must be those of forward."""
+        """Return the statements of setup_context after `x, y = inputs`, which must use the names of forward."""
         if statements and m.matches(statements[0], m.SimpleStatementLine(body=[m.Assign(value=m.Name("inputs"))])):
             if targets_in(statements[0]) != list(self.types):
                 raise NotMechanical("setup_context unpacks its inputs under other names")
             return statements[1:]
         return statements
 
-    # ------------------------------------------------------------------------------------------------ what ctx keeps
+    # -------------------------------------------------------------------------------------------------- values on ctx
 
     def _without_ctx(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
-        """Record what is put on ctx, and return the other statements; comments stay with what follows."""
+        """Record assignments to ctx, and return the other statements; comments stay with the next statement."""
         found: list[cst.BaseStatement] = []
         comments: list[cst.EmptyLine] = []
         for position, statement in enumerate(statements):
@@ -142,7 +143,7 @@ class Forward:
             raise NotMechanical(f"it saves '{self.hidden[0]}', which forward does not compute")
 
     def _noted(self, statement: cst.BaseStatement, rename: Values | None = None) -> list[cst.BaseStatement] | None:
-        """Record what a statement puts on ctx, and return what replaces it; return None for any other statement."""
+        """Record an assignment to ctx, and return the statements that replace it; None for any other statement."""
         one = only_part(statement)
         if isinstance(one, cst.Expr) and m.matches(one.value, m.Call(func=m.Attribute(m.Name("ctx")))):
             call = cst.ensure_type(one.value, cst.Call)
@@ -173,7 +174,7 @@ class Forward:
         return []
 
     def _saved(self, value: cst.BaseExpression, position: int, before: list[cst.BaseStatement]) -> cst.BaseExpression:
-        """Return what a saved tensor is in backward; a new variable of forward is assigned in `before`."""
+        """Return the expression of a saved tensor in backward; append assignments of new variables to `before`."""
         returned = [code(one) for one in self._returned]
         name = code(value)
         if name in returned and name not in self.types and name not in self._later:
@@ -200,7 +201,7 @@ class Forward:
         return cst.Name(new)
 
     def _in_arguments(self, value: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return an expression in terms of the arguments; None if it holds what forward computes otherwise."""
+        """Return an expression in terms of the arguments; None if it has other variables, or is too long."""
         known: Values = {}
         for name in names_in(value):
             one = self._values.get(name, cst.Name(name))
@@ -211,7 +212,7 @@ class Forward:
         return found if len(code(found)) <= LONGEST else None
 
     def _inlined(self, value: cst.BaseExpression, what: str) -> cst.BaseExpression:
-        """Return an expression that backward can compute: of arguments that are numbers, and of facts about tensors."""
+        """Return an expression that backward can compute from arguments that are numbers, and facts about tensors."""
         known = self._in_arguments(value)
         if known is None:
             raise NotMechanical(f"{what} is computed in forward")
@@ -225,10 +226,10 @@ class Forward:
             raise NotMechanical(f"{what} holds the tensor '{facts.others[0]}' or depends on its data")
         return found
 
-    # ----------------------------------------------------------------------------------------------- what forward does
+    # --------------------------------------------------------------------------------------------- variables of forward
 
     def _note_variables(self, statement: cst.BaseStatement) -> None:
-        """Record what a statement assigns to variables, in terms of the arguments; None if that is not known."""
+        """Record the values of variables in terms of the arguments, or None, after a statement."""
         one = only_part(statement)
         new: dict[str, cst.BaseExpression | None] = dict.fromkeys(_changed_in(statement))
         if isinstance(one, cst.Assign) and len(one.targets) == 1 and isinstance(one.targets[0].target, cst.Name):
@@ -241,11 +242,11 @@ class Forward:
         self._values |= new
 
     def _base_of(self, value: cst.BaseExpression) -> str:
-        """Return the argument or variable whose memory an expression may have: `x` of `x[0].view(-1)`."""
+        """Return the argument or variable that an expression may be a view of: `x` of `x[0].view(-1)`."""
         return _root_of(self._in_arguments(value) or value)
 
     def _copied(self, value: cst.BaseExpression) -> str:
-        """Return the source of an output: a copy of what may be memory of an argument."""
+        """Return the source of an output, with a copy if it may share memory with an argument."""
         base = self._base_of(value)
         if base in self.types and base not in self.tensors:
             raise NotMechanical(f"it returns its parameter '{base}', which is not a tensor")

@@ -1,4 +1,4 @@
-"""from_function: an op that computes what an autograd.Function computes, without a change of its source."""
+"""Declares an op that computes the same as an autograd.Function, without changing its source: `from_function`."""
 
 from __future__ import annotations
 
@@ -9,40 +9,48 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from custom_autograd.adoption.function_backward import FunctionBackward
-from custom_autograd.adoption.function_plans import find_identical, plan_of
+from custom_autograd.adoption.forward_calls import (
+    Call,
+    Function,
+    FunctionContext,
+    parameters_of,
+    run_forward,
+    with_defaults,
+)
+from custom_autograd.adoption.function_plans import COMPUTED, CONSTANT, NUMBER, Plan, find_identical, plan_of
 from custom_autograd.adoption.function_types import Parameters, op_function, typed_parameters
-from custom_autograd.adoption.recorded_calls import Call, Function, parameters_of, run_forward, with_defaults
-from custom_autograd.core.errors import DeclarationError
+from custom_autograd.core.errors import DeclarationError, GradientError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.op import CustomOp, custom_op
 from custom_autograd.schema.annotations import Refusal
 from custom_autograd.schema.samples import Sample, TensorFactory, map_tensors
+from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private.functions import version_of
+from custom_autograd.values.tensors import is_wanted, materialize
 
 Samples = Callable[[TensorFactory], Iterable[Sample]] | Iterable[Sample | Sequence[Any]] | None
 
 
 def from_function(function: Function, name: str, /, *, samples: Samples = None) -> CustomOp[..., Any]:
-    """Declare an op that computes what a `torch.autograd.Function` does, with its gradients.
+    """Declare an op that computes the same outputs and gradients as a `torch.autograd.Function`.
 
     Intermediate tensors that forward keeps for the backward become hidden outputs; numbers and shapes are computed
-    again. An argument or a tensor that forward returns is copied, since the results of an op have memory of their own.
+    again. An argument that forward returns is copied, because the results of an op do not share memory.
 
     Args:
         function: a subclass of `torch.autograd.Function`, with or without `setup_context`.
         name: "namespace::name" of the op.
-        samples: calls to record, which tell the types of arguments without annotations and what forward keeps: a
-            generator as in `register_samples`, or a list of samples or tuples of arguments. They become the samples
-            of the op. Without them small tensors and numbers are made, if all parameters have annotations.
+        samples: calls to record: a generator as in `register_samples`, or a list of samples or tuples of arguments.
+            They show the types of arguments without annotations, and the values that forward keeps on ctx, and become
+            the samples of the op. By default, small tensors and numbers, if all parameters have annotations.
 
     Returns:
-        The op; `op(...)` takes the place of `function.apply(...)`.
+        The op; `op(...)` replaces `function.apply(...)`.
 
     Raises:
-        DeclarationError: no call could be recorded, forward writes to arguments, an argument has a type that ops do
-            not take, or what it keeps on ctx differs from call to call.
+        DeclarationError: if no call can be recorded, forward writes to an argument, an argument has a type that ops
+            cannot take, or forward keeps different values on ctx in different calls.
 
     Example:
         >>> import torch
@@ -78,7 +86,7 @@ def from_function(function: Function, name: str, /, *, samples: Samples = None) 
     if plan.abstract is not None:
         op.register_fake(op_function(plan.fake, function.forward, plan.signature))
     if op.schema.differentiable_arguments and op.schema.visible_results:
-        rule = FunctionBackward(plan, op.schema)
+        rule = _BackwardRule(plan, op.schema)
         backward = op_function(rule.gradients, function.backward, rule.signature)
         materializes = plan.call.context.materializes
         op.register_backward(backward, once_differentiable=rule.is_once, materialize_grads=materializes)
@@ -133,11 +141,7 @@ def _positional(function: Function, sample: Sample, refuse: Refusal) -> list[Any
 
 
 def _recorded(function: Function, parameters: Parameters, arguments: list[Any], refuse: Refusal) -> Call:
-    """Call forward once.
-
-    Raises:
-        DeclarationError: forward raises, or does what an op cannot do.
-    """
+    """Call forward once; raise if it raises, or does something that an op cannot do."""
     values = [map_tensors(value, Tensor.detach) for value in arguments]
     versions = [version_of(value) if isinstance(value, Tensor) else 0 for value in values]
     try:
@@ -169,7 +173,7 @@ def _recorded(function: Function, parameters: Parameters, arguments: list[Any], 
 
 
 def _recorded_with_gaps(function: Function, arguments: list[Any]) -> list[Call]:
-    """Call forward once with tensors that are not contiguous: it may keep copies of those. Nothing if it raises."""
+    """Call forward once with tensors that are not contiguous, of which it may keep copies; return [] if it raises."""
     values = [map_tensors(value, lambda one: torch.stack([one.detach()] * 2, -1)[..., 0]) for value in arguments]
     try:
         return [run_forward(function, values)]
@@ -193,3 +197,102 @@ def _fresh(sample: Sample, make: TensorFactory) -> Sample:
         return copied.requires_grad_(copied.is_floating_point() or copied.is_complex())
 
     return sample.map(copy)
+
+
+# ------------------------------------------------------------------------------------------------------ the backward
+
+
+class _BackwardRule:
+    """The backward of a Function as a rule bound by name; it runs on a ctx with the values that forward kept."""
+
+    def __init__(self, plan: Plan, schema: Schema) -> None:
+        own = _without_once(plan.function.backward)
+        self.is_once = own is not None
+        self._backward: Callable[..., Any] = own or plan.function.backward
+        self._plan = plan
+        self._location = location_of(plan.function.backward)
+        self._grads = [f"grad_{name}" if name in schema.visible_results else None for name in plan.outputs]
+        self._differentiable = frozenset(one.name for one in schema.differentiable_arguments)
+        tensors = schema.tensor_names
+        self._tensors = [name for name in plan.names if name in tensors]
+        named = [one.value for one in plan.kept if one.source not in (COMPUTED, CONSTANT)]
+        numbers = [name for name in plan.names if name not in tensors] if plan.is_computed else []
+        names = [*(name for name in self._grads if name), *named, *numbers, "needs", "meta"]
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in dict.fromkeys(names)]
+        self.signature = inspect.Signature(parameters)
+
+    def gradients(self, *values: Any) -> dict[str, Any]:  # Any: as named
+        """Run the backward of the Function, and return the gradients by argument."""
+        given = dict(zip(self.signature.parameters, values, strict=True))
+        needs, meta = given["needs"], given["meta"]
+        context = FunctionContext(tuple([self._is_needed(name, needs) for name in self._plan.names]))
+        attributes = self._kept(given, meta)
+        context.saved_tensors = attributes.pop("saved_tensors")
+        vars(context).update(attributes)
+        grads = [
+            self._grad(name, grad, given, meta) for name, grad in zip(self._plan.outputs, self._grads, strict=True)
+        ]
+        result = self._backward(context, *grads)
+        return self._by_name(list(result) if isinstance(result, (tuple, list)) else [result], meta)
+
+    def _is_needed(self, name: str, needs: Any) -> bool:
+        return name in self._differentiable and is_wanted(getattr(needs, name))
+
+    def _kept(self, given: Mapping[str, Any], meta: Any) -> dict[str, Any]:
+        """Return what forward kept on ctx, by attribute."""
+        plan = self._plan
+        known = []
+        if plan.is_computed:
+            known = [getattr(meta, name) if name in self._tensors else given[name] for name in plan.names]
+        rows = zip(plan.kept, plan.leaves(given, known), plan.call.leaves, strict=True)
+        return plan.call.with_leaves(
+            [type(first)(leaf.tolist()) if one.source == NUMBER else leaf for one, leaf, first in rows]
+        )
+
+    def _grad(self, output: str, grad: str | None, given: Any, meta: Any) -> Any:
+        """Return the gradient of an output; for one without a gradient, what autograd passes in its place."""
+        if grad is not None:
+            return given[grad]
+        known = getattr(meta, output, None) if self._plan.call.context.materializes else None
+        return materialize(None, known, None)
+
+    def _by_name(self, found: list[Any], meta: Any) -> dict[str, Any]:
+        """Return the gradients by argument, as leniently as the engine does."""
+        names = self._plan.names
+        while len(found) > len(names) and found[-1] is None:
+            found.pop()
+        found += [None] * (len(names) - len(found))
+        gradients = {}
+        for name, gradient in zip(names, found[: len(names)], strict=True):
+            if name in self._differentiable:
+                gradients[name] = _like(gradient, getattr(meta, name))
+            elif gradient is not None:
+                found.append(gradient)
+        if len(found) > len(names):
+            raise self._wrong(found[len(names) :])
+        return gradients
+
+    def _wrong(self, surplus: list[Any]) -> GradientError:
+        return GradientError(
+            self._plan.origin.op,
+            "the backward returns gradients for more arguments than have one",
+            expected=f"{len(self._plan.names)}, None for what is not differentiable",
+            found=show(surplus[0]),
+            rule=self._location,
+            declared=self._plan.origin.declared,
+            do="return None in its place",
+        )
+
+
+def _like(gradient: Any, known: Any) -> Any:
+    """Return a gradient as the engine accumulates it: summed over what was broadcast, in the dtype of the input."""
+    if not isinstance(gradient, Tensor) or known is None or isinstance(known, list):
+        return gradient
+    gradient = gradient if gradient.shape == known.shape else gradient.sum_to_size(known.shape)
+    return gradient if gradient.dtype == known.dtype else gradient.to(known.dtype)
+
+
+def _without_once(backward: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the backward that `once_differentiable` wraps, or None if it is not decorated with it."""
+    code = torch.autograd.function.once_differentiable(lambda ctx: ctx).__code__
+    return getattr(backward, "__wrapped__", None) if getattr(backward, "__code__", None) is code else None

@@ -1,29 +1,24 @@
-"""Kernel and fake of the op of an autograd.Function: they return what forward keeps on ctx as hidden outputs.
+"""Kernel and fake of the op of an autograd.Function, which return values that forward keeps on ctx as hidden outputs.
 
 INPUT, OUTPUT         the same tensor
 HIDDEN, NUMBER        a hidden output: an intermediate tensor, or a number that depends on data
-COMPUTED              what forward computes from shapes and numbers: it runs again on tensors without data
-PARAMETER, CONSTANT   an argument, or the value in all recorded calls, if forward cannot run without data
+COMPUTED              computed from shapes and numbers: forward runs again on tensors without data
+PARAMETER, CONSTANT   an argument, or the same value in all recorded calls, if forward cannot run without data
 
-Recorded calls decide which. The kernel verifies it in each call: a call of another kind raises, and is never wrong.
+Recorded calls decide which of these a value on ctx is. The kernel checks it in each call, and raises for any other.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
+from custom_autograd.adoption.forward_calls import AbstractForward, Call, Function, run_forward
 from custom_autograd.adoption.function_types import Parameters
-from custom_autograd.adoption.recorded_calls import (
-    AbstractForward,
-    Call,
-    Function,
-    run_forward,
-)
 from custom_autograd.core.errors import KernelError, Origin
 from custom_autograd.core.messages import show
 from custom_autograd.frozen_dataclass import dataclass
@@ -40,6 +35,7 @@ INPUT, OUTPUT, HIDDEN, NUMBER, COMPUTED, PARAMETER, CONSTANT = (
     "the argument's value",
     "the constant",
 )
+HIDDEN_OUTPUTS = (HIDDEN, NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +44,9 @@ class Kept:
 
     Attributes:
         path: its name, for messages.
-        source: one of the words of this file.
+        source: a constant of this file.
         value: the name of an argument or an output, or the value itself.
-        is_optional: of a hidden output, that it may be None.
+        is_optional: True for a hidden output that may be None.
     """
 
     path: str
@@ -66,8 +62,8 @@ class Plan:
     Attributes:
         call: the first of them.
         kept: by leaf on ctx.
-        types: the annotations of what forward returns (Any: an annotation can be any object).
-        fixed: the outputs without a gradient.
+        types: annotations of the outputs (Any: an annotation can be any object).
+        fixed: names of the outputs without a gradient.
         abstract: forward on tensors without data, or None if it does not run on them.
     """
 
@@ -89,22 +85,47 @@ class Plan:
     @property
     def hidden(self) -> tuple[str, ...]:
         """Return the names of the hidden outputs."""
-        return tuple([one.value for one in self.kept if one.source in (HIDDEN, NUMBER)])
+        return tuple([one.value for one in self.kept if one.source in HIDDEN_OUTPUTS])
+
+    @property
+    def is_computed(self) -> bool:
+        """Return True if forward runs again on tensors without data."""
+        return any(one.source == COMPUTED for one in self.kept)
 
     @property
     def signature(self) -> inspect.Signature:
         """Return the signature of the kernel, which returns the hidden outputs too."""
-        rows = [one for one in self.kept if one.source in (HIDDEN, NUMBER)]
+        rows = [one for one in self.kept if one.source in HIDDEN_OUTPUTS]
         hidden = [Optional[Tensor] if one.is_optional else Tensor for one in rows]  # noqa: UP045 - a value
         is_one = not hidden and not self.call.is_tuple
         returned = self.types[0] if is_one else tuple.__class_getitem__((*self.types, *hidden))
         return inspect.Signature(self.parameters, return_annotation=returned)
 
+    def leaves(self, values: Mapping[str, Any], arguments: Sequence[Any]) -> list[Any]:  # Any: as kept on ctx
+        """Return what is on ctx from values by name; None for a hidden output that has no value yet.
+
+        Args:
+            values: of arguments, outputs and hidden outputs.
+            arguments: as `AbstractForward.leaves` takes them; used only if forward runs again.
+        """
+        computed = self.abstract.leaves(arguments) if self.abstract is not None and self.is_computed else ()
+        found = []
+        for position, one in enumerate(self.kept):
+            constant = one.value if one.source == CONSTANT else values.get(one.value)
+            found.append(computed[position] if one.source == COMPUTED else constant)
+        return found
+
     def kernel(self, *arguments: Any) -> Any:  # Any: as the schema says
         """Run forward; return its outputs and the hidden ones."""
         call = run_forward(self.function, arguments)
-        computed = self._computed(call)
-        return self._returned(call, [self._hidden(one, call, i, computed) for i, one in enumerate(self.kept)])
+        if call.structure != self.call.structure:
+            raise self._other("what forward keeps on ctx", _listed(self.call), _listed(call))
+        values = dict(zip((*self.names, *self.outputs), (*arguments, *call.outputs), strict=False))
+        rows = zip(self.kept, call.leaves, self.leaves(values, arguments), strict=True)
+        checked = [self._checked(*row) for row in rows]
+        return self._returned(
+            call, [leaf for one, leaf in zip(self.kept, checked, strict=True) if one.source in HIDDEN_OUTPUTS]
+        )
 
     def fake(self, *arguments: Any) -> Any:  # Any: as above
         """Run forward on tensors without data."""
@@ -113,38 +134,23 @@ class Plan:
         return self._returned(call, found)
 
     def _returned(self, call: Call, hidden: Sequence[Any]) -> Any:
-        """Return what a kernel does: no tensor shares memory with an argument or another output."""
+        """Return the results of a kernel: no tensor shares memory with an argument or another output."""
         found: list[Any] = []
         known = [one for one in call.arguments if isinstance(one, Tensor)]
-        for value in (*call.outputs, *(one for one in hidden if one is not UNUSED)):
+        for value in (*call.outputs, *hidden):
             is_shared = isinstance(value, Tensor) and any(may_share(value, one) for one in known)
             found.append(value.clone() if is_shared else value)
             known += [found[-1]] if isinstance(value, Tensor) else []
         return found[0] if len(found) == 1 and not call.is_tuple else tuple(found)
 
-    def _computed(self, call: Call) -> list[Any] | None:
-        if call.structure != self.call.structure:
-            raise self._other("what forward keeps on ctx", _listed(self.call), _listed(call))
-        if not any(one.source == COMPUTED for one in self.kept):
-            return None
-        assert self.abstract is not None
-        return self.abstract.leaves(call.arguments)
-
-    def _hidden(self, kept: Kept, call: Call, position: int, computed: list[Any] | None) -> Any:
-        """Return a leaf that is a hidden output, or UNUSED; raise if it does not come from where the plan says."""
-        leaf = call.leaves[position]
+    def _checked(self, kept: Kept, leaf: Any, known: Any) -> Any:
+        """Return the leaf of a hidden output; raise if a leaf does not have the value that the plan expects."""
         if kept.source == HIDDEN and (isinstance(leaf, Tensor) or (leaf is None and kept.is_optional)):
             return leaf
         if kept.source == NUMBER and is_number(leaf):
             return _tensor_of(leaf)
-        if kept.source in (INPUT, PARAMETER) and is_same(leaf, call.arguments[self.names.index(kept.value)]):
-            return UNUSED
-        if kept.source == OUTPUT and leaf is call.outputs[self.outputs.index(kept.value)]:
-            return UNUSED
-        if kept.source == CONSTANT and is_same(leaf, kept.value):
-            return UNUSED
-        if computed is not None and kept.source == COMPUTED and is_same(leaf, computed[position]):
-            return UNUSED
+        if kept.source not in HIDDEN_OUTPUTS and is_same(leaf, known):
+            return known
         expected = kept.source if kept.value is None else f"{kept.source} {show(kept.value)}"
         raise self._other(kept.path, expected, "another tensor" if isinstance(leaf, Tensor) else show(leaf))
 
@@ -158,15 +164,11 @@ class Plan:
         )
 
 
-UNUSED = object()
-"""Placeholder for a leaf that is not a hidden output."""
-
-
 def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], refuse: Refusal) -> Plan:
-    """Return what holds in all recorded calls.
+    """Return the facts that all recorded calls agree on.
 
     Raises:
-        DeclarationError: they differ in what they return, or in what they keep on ctx.
+        DeclarationError: if they return different outputs, or keep different values on ctx.
     """
     first = calls[0]
     _check_alike(calls, refuse)
@@ -216,7 +218,7 @@ def _listed(call: Call) -> str:
 
 
 def _find_abstract(function: Function, calls: Sequence[Call]) -> tuple[AbstractForward | None, str]:
-    """Return forward on tensors without data if it computes what it computes with them, else why not."""
+    """Return forward on tensors without data if its results agree with the recorded ones, else why they do not."""
     abstract = AbstractForward(function)
     for call in calls:
         try:

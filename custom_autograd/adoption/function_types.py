@@ -1,4 +1,4 @@
-"""The types of the parameters of a Function: from its annotations, else from the arguments of recorded calls."""
+"""Finds the types of the parameters of a Function: from its annotations, else from arguments of recorded calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from custom_autograd.adoption.recorded_calls import Function, parameters_of
+from custom_autograd.adoption.forward_calls import Function, parameters_of
 from custom_autograd.core.locations import unwrap
 from custom_autograd.schema.annotations import Refusal, hints_of
 from custom_autograd.schema.conversions import path_of
@@ -22,7 +22,7 @@ from custom_autograd.schema.types import find_argument_type
 NUMBERS = (bool, int, float, complex)
 OTHERS = (str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 RESERVED = re.compile(r"(grad|needs|meta|tangent|output|saved)(_|$)")
-"""The names that rules, outputs and hidden outputs of the op have."""
+"""Names that rules, outputs and hidden outputs of the op have."""
 
 Parameters = list[inspect.Parameter]
 
@@ -33,7 +33,7 @@ def typed_parameters(
     """Return the parameters of the op with annotations, and the names of those that take functions or classes.
 
     Raises:
-        DeclarationError: an argument has a type that ops do not take, or calls differ in it.
+        DeclarationError: if an argument has a type that ops cannot take, or one that differs between calls.
     """
     hints, written = _hints(function), _written_out(parameters_of(function), calls, refuse)
     found: Parameters = []
@@ -61,7 +61,7 @@ def _hints(function: Function) -> dict[str, Any]:
 
 
 def _written_out(parameters: Parameters, calls: Sequence[Sequence[Any]], refuse: Refusal) -> Parameters:
-    """Return one parameter for each argument: `*args` is as long as in the calls."""
+    """Return one parameter for each argument; `*args` has as many as in the calls."""
     found: Parameters = []
     for one in parameters:
         if one.kind is one.VAR_POSITIONAL:
@@ -81,7 +81,7 @@ def _written_out(parameters: Parameters, calls: Sequence[Sequence[Any]], refuse:
 
 
 def _annotation_of(values: Sequence[Any], default: Any) -> Any:  # Any: arguments; an annotation, or None
-    """Return the type that all of some values have; None if there is none."""
+    """Return the common type of values; None if they do not have one."""
     known = [*values, *([] if default is inspect.Parameter.empty else [default])]
     given = [value for value in known if value is not None]
     annotation = _type_of(given) if given else Tensor if known else None
@@ -122,7 +122,7 @@ def _unsupported(name: str, values: Sequence[Any], refuse: Refusal) -> Exception
 
 
 def op_function(call: Callable[..., Any], source: Callable[..., Any], signature: inspect.Signature) -> Any:
-    """Return a function with a signature, which messages and debuggers place where `source` was written."""
+    """Return a function with a signature, which messages and debuggers locate at `source`."""
     rows = [(one.name, one.default) for one in signature.parameters.values()]
 
     def function(*args: Any, **kwargs: Any) -> Any:  # Any: as the signature says

@@ -10,14 +10,14 @@ direct_register_custom_op("add", add, ...)  add_op = custom_op("ns::add", add, .
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import libcst as cst
 import libcst.matchers as m
 
-from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, only_part, tuple_of
+from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, last_name, only_part, tuple_of
 
 Implementation: TypeAlias = tuple[cst.CSTNode, str, str]
 """The statement or decorator that registers a kernel, its dispatch key, and the source of the function."""
@@ -32,84 +32,77 @@ class LibraryOps:
     """Ops of one module that `torch.library.Library` defines, and the source that replaces each statement.
 
     Attributes:
-        reasons: by line, an op that stays as it is, and why; the reason is empty if it is rewritten.
+        reasons: by definition, the name of the op, and why it stays as it is; empty if it is rewritten.
         comments: by statement with its first kernel, the comments of its definition.
     """
 
-    def __init__(self, module: cst.Module, lines: Any, namespaces: dict[str, str], taken: Sequence[str]) -> None:
-        self.reasons: dict[int, tuple[str, str]] = {}
-        self._taken = taken
+    def __init__(self, module: cst.Module, namespaces: Mapping[str, str], taken: Collection[str]) -> None:
+        self.reasons: dict[cst.CSTNode, tuple[str, str]] = {}
         self.comments: dict[cst.CSTNode, list[cst.EmptyLine]] = {}
+        self._taken = taken
         self._new: dict[cst.CSTNode, list[str]] = {}
         self._libraries = {**namespaces, **_libraries(module)}
-        implementations: dict[str, list[Implementation]] = {}
-        definitions: dict[str, tuple[cst.CSTNode, str]] = {}
+        self._implementations: dict[str, list[Implementation]] = {}
+        self._definitions: dict[str, tuple[cst.CSTNode, str]] = {}
         for statement in module.body:
             if isinstance(statement, cst.FunctionDef):
-                for op, row in self._decorated(statement):
-                    implementations.setdefault(op, []).append(row)
-            call = _call_of(statement)
-            if call is None:
-                continue
-            if code(call.func).rpartition(".")[2] == HELPER:
-                self._note(lines(statement), HELPER, partial(self._helper, statement, call))
-            elif isinstance(call.func, cst.Attribute) and code(call.func.value) in self._libraries:
-                namespace, first = (
-                    self._libraries[code(call.func.value)],
-                    _text(call.args[0].value) if call.args else "",
-                )
-                if call.func.attr.value == "define" and first:
-                    name = first.partition("(")[0].strip()
-                    definitions[f"{namespace}::{name}"] = statement, first.partition("(")[1] + first.partition("(")[2]
-                elif call.func.attr.value == "impl" and first:
-                    row = statement, _key(call.args), code(call.args[1].value)
-                    implementations.setdefault(f"{namespace}::{first}", []).append(row)
-        for op, (definition, schema) in definitions.items():
-            rows = implementations.get(op, [])
-            self._note(lines(definition), op, partial(self._definition, op, definition, schema, rows))
+                self._read_decorators(statement)
+            elif (call := _call_of(statement)) is not None:
+                self._read_call(statement, call)
+        for op, (definition, schema) in self._definitions.items():
+            self._note(definition, op, partial(self._definition, op, definition, schema))
+
+    def _read_call(self, statement: cst.CSTNode, call: cst.Call) -> None:
+        if last_name(call.func) == HELPER:
+            self._note(statement, HELPER, partial(self._helper, statement, call))
+        elif isinstance(call.func, cst.Attribute) and code(call.func.value) in self._libraries:
+            namespace = self._libraries[code(call.func.value)]
+            first = _text(call.args[0].value) if call.args else ""
+            name, bracket, rest = first.partition("(")
+            if call.func.attr.value == "define" and first:
+                self._definitions[f"{namespace}::{name.strip()}"] = statement, bracket + rest
+            elif call.func.attr.value == "impl" and first:
+                row = statement, _key(call.args), code(call.args[1].value)
+                self._implementations.setdefault(f"{namespace}::{first}", []).append(row)
+
+    def _read_decorators(self, function: cst.FunctionDef) -> None:
+        """Record the ops that `@torch.library.impl(lib, "add", "CPU")` makes a function the kernel of."""
+        for one in function.decorators:
+            call = one.decorator
+            if not isinstance(call, cst.Call) or not code(call.func).endswith("library.impl") or len(call.args) < 2:
+                return  # decorators above this one get what it returns, not the function
+            namespace = self._libraries.get(code(call.args[0].value))
+            if namespace is not None:
+                row = one, _key(call.args), function.name.value
+                self._implementations.setdefault(f"{namespace}::{_text(call.args[1].value)}", []).append(row)
 
     def statements(self, original: cst.CSTNode) -> list[str] | None:
         """Return the source that takes the place of a statement, or None if it stays."""
         return self._new.get(original)
 
-    def _note(self, line: int, op: str, rewrite: Any) -> None:
+    def _note(self, definition: cst.CSTNode, op: str, rewrite: Callable[[], None]) -> None:
         try:
             rewrite()
-            self.reasons[line] = op, ""
+            self.reasons[definition] = op, ""
         except NotMechanical as reason:
-            self.reasons[line] = op, str(reason)
+            self.reasons[definition] = op, str(reason)
 
-    def _variable(self, name: str) -> str:
-        return f"{name.rstrip('_')}_op" if name in self._taken else name
-
-    def _decorated(self, function: cst.FunctionDef) -> Iterator[tuple[str, Implementation]]:
-        """Return the ops that `@torch.library.impl(lib, "add", "CPU")` makes a function the kernel of."""
-        for one in function.decorators:
-            call = one.decorator
-            if not isinstance(call, cst.Call) or not code(call.func).endswith("library.impl") or len(call.args) < 2:
-                return  # what is below another decorator is not the function that has its name
-            namespace = self._libraries.get(code(call.args[0].value))
-            if namespace is not None:
-                yield f"{namespace}::{_text(call.args[1].value)}", (one, _key(call.args), function.name.value)
-
-    def _definition(self, op: str, definition: cst.CSTNode, schema: str, rows: list[Implementation]) -> None:
-        """Record what replaces a definition and its kernels: all of them, or none."""
+    def _definition(self, op: str, definition: cst.CSTNode, schema: str) -> None:
+        """Record the source that replaces a definition and its kernels: all of them, or none."""
+        rows = self._implementations.get(op, [])
         if not rows:
             raise NotMechanical("no kernel is registered with impl() at the top of this file")
-        name = self._variable(op.partition("::")[2].partition(".")[0])
+        name = op.partition("::")[2].partition(".")[0]
+        name = f"{name.rstrip('_')}_op" if name in self._taken else name
         new: dict[cst.CSTNode, list[str]] = {definition: []}
         kernels = sorted(rows, key=lambda row: row[1] == "Meta")
         for position, (statement, key, function) in enumerate(rows):
             if key not in DEVICES and key != "Meta":
                 raise NotMechanical(f"a kernel is registered for the dispatch key {key}")
+            if statement is kernels[0][0] and (key == "Meta" or position):
+                raise NotMechanical("the fake is registered before a kernel")
             if statement is kernels[0][0]:
-                if key == "Meta" or position:
-                    raise NotMechanical("the fake is registered before a kernel")
-                written = re.findall(r"Tensor(?:\?|\[\])?\(\w+!\)(?:\?|\[\])?\s+(\w+)", schema)
-                options = [f"mutates_args={tuple_of(written)}"] if written else []
-                options += [f'device_types="{DEVICES[key]}"'] if DEVICES[key] else []
-                text = ", ".join([f'"{op}"', function, f'schema="{schema}"', *options])
-                new[statement] = [f"{name} = custom_op({text})"]
+                new[statement] = [f"{name} = {_declaration(op, function, schema, DEVICES[key])}"]
             elif key == "Meta":
                 new[statement] = [f"{name}.register_fake({function})"]
             else:
@@ -134,6 +127,14 @@ class LibraryOps:
         self._new[statement] = [f"{name} = custom_op({text})", *fake]
 
 
+def _declaration(op: str, function: str, schema: str, device: str | None) -> str:
+    written = re.findall(r"Tensor(?:\?|\[\])?\(\w+!\)(?:\?|\[\])?\s+(\w+)", schema)
+    options = [f"mutates_args={tuple_of(written)}"] if written else []
+    options += [f'device_types="{device}"'] if device else []
+    text = ", ".join([f'"{op}"', function, f'schema="{schema}"', *options])
+    return f"custom_op({text})"
+
+
 def namespace_of_helper(module: cst.Module) -> dict[str, str]:
     """Return the namespace that `direct_register_custom_op` defines ops in, if this module defines the helper."""
     found = list(_libraries(module).values())
@@ -142,11 +143,11 @@ def namespace_of_helper(module: cst.Module) -> dict[str, str]:
 
 
 def _libraries(module: cst.Module) -> dict[str, str]:
-    """Return the namespaces of the libraries that a module makes, by variable."""
+    """Return the namespaces of the libraries in a module, by variable."""
     found = {}
     for statement in module.body:
         value = statement.body[0].value if m.matches(statement, ASSIGNED) else None  # type: ignore[union-attr, index]
-        if isinstance(value, cst.Call) and code(value.func).rpartition(".")[2] == "Library" and len(value.args) > 1:
+        if isinstance(value, cst.Call) and last_name(value.func) == "Library" and len(value.args) > 1:
             namespace = _text(value.args[0].value)
             if namespace and _text(value.args[1].value) in ("DEF", "FRAGMENT"):
                 found[code(statement.body[0].targets[0].target)] = namespace  # type: ignore[union-attr, index]
@@ -166,6 +167,6 @@ def _key(arguments: Sequence[cst.Arg]) -> str:
 
 
 def _text(node: cst.BaseExpression) -> str:
-    """Return the text of a literal; nothing for any other expression."""
+    """Return the text of a literal; an empty string for any other expression."""
     value = node.evaluated_value if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)) else ""
     return value if isinstance(value, str) else ""

@@ -1,9 +1,9 @@
-"""Rewrites modules that declare ops and Functions in PyTorch's ways: new source, and a line about each place."""
+"""Rewrites modules that declare Functions, or ops of torch.library: new source, and a list of the declarations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from libcst.metadata import PositionProvider
 from custom_autograd.adoption.class_uses import ClassUses, aliases_in, functions_in, imported_in, is_function, uses_in
 from custom_autograd.adoption.function_rewriting import name_of_op, rewritten
 from custom_autograd.adoption.library_rewriting import LibraryOps, namespace_of_helper
-from custom_autograd.adoption.parameter_types import Evidence
-from custom_autograd.adoption.syntax import NotMechanical, code, names_in
+from custom_autograd.adoption.syntax import BLANK, NotMechanical, code, names_in, parse_statements
 from custom_autograd.frozen_dataclass import dataclass
 
 MOVED = ("custom_op", "triton_op", "wrap_triton")
-"""Names of torch.library that this package also has."""
+"""Names in torch.library that this package has, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Place:
     """One declaration in a module.
 
     Attributes:
-        line: where it is.
+        line: its line number.
         name: of the class or the op.
         reason: why it stays as it is; empty if it is rewritten.
         op: the variable that holds the op, if it was a Function.
@@ -46,8 +45,8 @@ class RecordedFunction:
 
     Attributes:
         types: by parameter of forward, its annotation.
-        samples: the source of arguments of these calls, for `from_function`; empty if it cannot be an op.
-        reason: why not.
+        samples: source of the arguments of these calls, for `from_function`; empty if it cannot make an op.
+        reason: why it cannot.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
@@ -75,48 +74,57 @@ def rewrite(
         namespace: of the ops that Functions become.
         recorded: by name of a class.
     """
-    parsed = {path: cst.parse_module(text) for path, text in sources.items() if DECLARES.search(text)}
-    names = {one.name.value for one in functions_in(parsed.values())}
-    uses = re.compile(rf"\b({'|'.join(names)})\b" if names else r"(?!)")
-    parsed |= {
-        path: cst.parse_module(text) for path, text in sources.items() if uses.search(text) and path not in parsed
-    }
-    package = uses_in(parsed)
-    helper: dict[str, str] = {}
-    for module in parsed.values():
-        helper |= namespace_of_helper(module)
-    defined = {path: _defined_in(one) for path, one in parsed.items()}
-    taken: set[str] = set()
-    rewriters: dict[Path, _ModuleRewriter] = {}
-    for path, one in parsed.items():
-        elsewhere = set().union(*(names for other, names in defined.items() if other != path))
-        wrapper = cst.MetadataWrapper(one, unsafe_skip_copy=True)
-        rewriters[path] = _ModuleRewriter(path.stem, wrapper, namespace, recorded, helper, package, taken, elsewhere)
+    parsed = _parsed(sources)
+    package = _Package(parsed, namespace, recorded)
+    rewriters = {path: _ModuleRewriter(path, module, package) for path, module in parsed.items()}
     first = {path: one.rewritten() for path, one in rewriters.items()}
     ops = {name: op for one in rewriters.values() for name, op in one.ops.items()}
-    staying = [name for name in ops if name in package.others or name in package.named]
     found = []
     for path, text in sources.items():
         after, places = text, []
         if path in parsed:
             here = {*rewriters[path].ops, *imported_in(parsed[path])}
             own = {name: op for name, op in ops.items() if name in here}
-            module = first[path].visit(_Applied(own, staying)) if own else first[path]
+            module = first[path].visit(_Applied(own, package.uses)) if own else first[path]
             after, places = module.code, rewriters[path].places
         found.append(RewrittenModule(path, text, after, tuple(places)))
     return found
 
 
+def _parsed(sources: Mapping[Path, str]) -> dict[Path, cst.Module]:
+    """Return the modules that declare ops or Functions, or use these Functions."""
+    parsed = {path: cst.parse_module(text) for path, text in sources.items() if DECLARES.search(text)}
+    names = {one.name.value for one in functions_in(parsed.values())}
+    uses = re.compile(rf"\b({'|'.join(names)})\b" if names else r"(?!)")
+    rest = [path for path, text in sources.items() if path not in parsed and uses.search(text)]
+    return parsed | {path: cst.parse_module(sources[path]) for path in rest}
+
+
 DECLARES = re.compile(r"\bFunction\b|\bLibrary\b|\btorch\.library\b|\bdirect_register_custom_op\b")
-"""Words of modules that declare ops or Functions."""
+"""Words in modules that declare ops or Functions."""
+
+
+class _Package:
+    """Facts about the modules that are rewritten together, and the variables of the ops so far."""
+
+    def __init__(
+        self, modules: Mapping[Path, cst.Module], namespace: str, recorded: Mapping[str, RecordedFunction]
+    ) -> None:
+        self.namespace, self.recorded = namespace, recorded
+        self.uses = uses_in(modules)
+        self.helper: dict[str, str] = {}
+        for module in modules.values():
+            self.helper |= namespace_of_helper(module)
+        self.names = {path: _defined_in(module) for path, module in modules.items()}
+        self.ops: set[str] = set()
 
 
 class _Applied(cst.CSTTransformer):
     """Replaces `Class.apply` and imports of the class by the op."""
 
-    def __init__(self, ops: Mapping[str, str], staying: Collection[str]) -> None:
+    def __init__(self, ops: Mapping[str, str], uses: ClassUses) -> None:
         super().__init__()
-        self._ops, self._staying = ops, staying
+        self._ops, self._uses = ops, uses
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         name = original_node.value.value if isinstance(original_node.value, cst.Name) else ""
@@ -128,7 +136,7 @@ class _Applied(cst.CSTTransformer):
         if name not in self._ops or original_node.asname is not None:
             return updated_node
         op = updated_node.with_changes(name=cst.Name(self._ops[name]))
-        if name not in self._staying:
+        if name not in self._uses.others and name not in self._uses.named:
             return op
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         return cst.FlattenSentinel([updated_node.with_changes(comma=comma), op])
@@ -143,39 +151,25 @@ class _Applied(cst.CSTTransformer):
 
 
 class _ModuleRewriter(cst.CSTTransformer):
-    """Rewrites the declarations of one module, and lists them.
+    """Rewrites the declarations of one module, and lists them; `ops` has the variable of an op by class."""
 
-    Attributes:
-        ops: by class, the variable of the op that its calls of `apply` become.
-    """
-
-    def __init__(
-        self,
-        stem: str,
-        wrapper: cst.MetadataWrapper,
-        namespace: str,
-        recorded: Mapping[str, RecordedFunction],
-        helper: dict[str, str],
-        package: ClassUses,
-        names: set[str],
-        elsewhere: set[str],
-    ) -> None:
+    def __init__(self, path: Path, module: cst.Module, package: _Package) -> None:
         super().__init__()
-        self._module = wrapper.module
-        self._positions = wrapper.resolve(PositionProvider)
-        self._namespace, self._recorded, self._package = namespace, recorded, package
-        self._stem, self._names, self._elsewhere = stem, names, elsewhere
-        self.ops: dict[str, str] = {}
+        wrapper = cst.MetadataWrapper(module, unsafe_skip_copy=True)
+        self._module, self._positions = module, wrapper.resolve(PositionProvider)
+        self._stem, self._package = path.stem, package
+        self._taken = set(package.names[path])
+        self._elsewhere = set().union(*(names for other, names in package.names.items() if other != path))
+        self._aliases = aliases_in(module)
         self._scopes: list[cst.ClassDef | cst.FunctionDef] = []
         self._before: list[cst.BaseStatement] = []
-        self._taken = _defined_in(self._module)
-        self._aliases = aliases_in(self._module)
         self._needed: dict[str, dict[str, None]] = {"custom_autograd": {}, "torch": {}}
-        imported = imported_in(self._module, m.Attribute(m.Name("torch"), m.Name("library")))
-        self._moved = {code(one) for one in m.findall(self._module, MOVED_ATTRIBUTE)}
+        imported = imported_in(module, m.Attribute(m.Name("torch"), m.Name("library")))
+        self._moved = {code(one) for one in m.findall(module, MOVED_ATTRIBUTE)}
         self._moved |= {variable for name, variable in imported.items() if name in MOVED}
-        self._library = LibraryOps(self._module, self._line, helper, sorted(self._taken))
-        self.places = [Place(line, *row) for line, row in self._library.reasons.items()]
+        self._library = LibraryOps(module, package.helper, self._taken)
+        self.places = [Place(self._line(node), *row) for node, row in self._library.reasons.items()]
+        self.ops: dict[str, str] = {}
 
     def rewritten(self) -> cst.Module:
         """Return the module, with the imports that it needs."""
@@ -219,48 +213,51 @@ class _ModuleRewriter(cst.CSTTransformer):
         function = updated_node.with_changes(
             decorators=rest, leading_lines=[*updated_node.leading_lines, *lines], lines_after_decorators=()
         )
-        blank = [cst.EmptyLine(indent=False)] * 2
-        after = [cst.parse_statement(text) for text in texts]
-        return cst.FlattenSentinel([function, after[0].with_changes(leading_lines=blank), *after[1:]])
+        return cst.FlattenSentinel([function, *parse_statements(texts, BLANK)])
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> Any:
-        """Replace a Function by an op, or declare an op next to it."""
+        """Replace a Function by an op, or declare an op after it."""
         self._scopes.pop()
         if not self._is_function(original_node):
             return self._after_nested(updated_node)
-        name = ".".join([*(one.name.value for one in self._scopes), original_node.name.value])
-        op = self._name_of_op(original_node.name.value)
-        is_only = self._package.classes[original_node.name.value] == 1
-        known = self._recorded.get(name, RecordedFunction()) if is_only else RecordedFunction()
+        cls = original_node.name.value
+        name = ".".join([*(one.name.value for one in self._scopes), cls])
+        op = self._name_of_op(cls)
+        uses, namespace = self._package.uses, self._package.namespace
+        known = self._package.recorded.get(name) if uses.classes[cls] == 1 else None
+        known = known or RecordedFunction()
         try:
-            self._check_uses(original_node)
-            found = rewritten(original_node, op, self._namespace, known.types, Evidence(self._package))
+            self._check_uses(cls)
+            found = rewritten(original_node, op, namespace, known.types, uses.calls.get(cls, ()))
         except NotMechanical as reason:
-            return self._beside(original_node, name, op, known, str(reason))
-        self.places.append(Place(self._line(original_node), name, op=op))
-        self._taken.add(op)
-        self._names.add(op)
+            return self._with_from_function(original_node, name, op, known, str(reason))
+        self._note(original_node, name, op)
         self._need("custom_autograd", "custom_op")
         self._need("torch", "Tensor")
         if self._scopes:
             self._before += found
             return _applying(original_node, op).with_changes(leading_lines=original_node.leading_lines)
-        if original_node.name.value in self._package.named:
+        if cls in uses.named:
             return cst.FlattenSentinel([*found, _applying(original_node, op)])
         self.ops[name] = op
         return cst.FlattenSentinel(found)
 
+    def _note(self, node: cst.ClassDef, name: str, op: str) -> None:
+        """Record that a Function becomes an op."""
+        self.places.append(Place(self._line(node), name, op=op))
+        self._taken.add(op)
+        self._package.ops.add(op)
+
     def _is_function(self, node: cst.ClassDef) -> bool:
-        return is_function(node, self._package.classes)
+        return is_function(node, self._package.uses.classes)
 
     def _after_nested(self, node: cst.BaseStatement) -> Any:
-        """Return a class or a function, after the ops of the Functions that it holds."""
+        """Return a class or a function, after the ops of the Functions in it."""
         if self._scopes or not self._before:
             return node
         first, *rest = self._before
         self._before = []
-        blank = [cst.EmptyLine(indent=False)] * 2
-        lines = [*blank, *(line for line in getattr(first, "leading_lines", ()) if line.comment)]
+        lines = [*BLANK, *(line for line in getattr(first, "leading_lines", ()) if line.comment)]
         return cst.FlattenSentinel([first.with_changes(leading_lines=lines), *rest, node])
 
     def _name_of_op(self, cls: str) -> str:
@@ -268,51 +265,45 @@ class _ModuleRewriter(cst.CSTTransformer):
         is_own = bool(alias) and alias not in self._elsewhere
         name = alias if is_own else name_of_op(cls)
         name = f"{name}_op" if not is_own and name in self._taken | self._elsewhere else name
-        while name in self._names:
+        while name in self._package.ops:
             name = f"{name}_{self._stem}"
         return name
 
-    def _check_uses(self, node: cst.ClassDef) -> None:
+    def _check_uses(self, cls: str) -> None:
         """Raise if the class must stay for code that uses it otherwise."""
-        name = node.name.value
-        function = next((one for one in self._scopes if isinstance(one, cst.FunctionDef)), None)
-        if function is not None:
+        if any(isinstance(one, cst.FunctionDef) for one in self._scopes):
             raise NotMechanical("it is defined within a function")
-        if self._package.tops[name] > 1 and not self._scopes:
+        if self._package.uses.tops[cls] > 1 and not self._scopes:
             raise NotMechanical("another class has its name")
-        if name in self._package.others:
-            raise NotMechanical(f"the class is used other than through apply: {self._package.others[name]}")
+        if cls in self._package.uses.others:
+            raise NotMechanical(f"the class is used other than through apply: {self._package.uses.others[cls]}")
 
-    def _beside(self, node: cst.ClassDef, name: str, op: str, known: RecordedFunction, reason: str) -> Any:
-        """Return the class with the op that from_function makes of it, if recorded calls say that it can."""
-        reason = f"{reason}; {known.reason}" if known.reason else reason
-        is_op = bool(known.samples) and not self._scopes
-        self.places.append(Place(self._line(node), name, "" if is_op else reason, op if is_op else ""))
-        if not is_op:
+    def _with_from_function(
+        self, node: cst.ClassDef, name: str, op: str, known: RecordedFunction, reason: str
+    ) -> cst.ClassDef | cst.FlattenSentinel[cst.CSTNode]:
+        """Return the class, with the op of from_function if there are samples for it."""
+        if not known.samples or self._scopes:
+            reason = f"{reason}; {known.reason}" if known.reason else reason
+            self.places.append(Place(self._line(node), name, reason))
             return node
-        self._taken.add(op)
-        self._names.add(op)
+        self._note(node, name, op)
         self.ops[name] = op
         self._need("custom_autograd", "from_function")
-        text = f'{op} = from_function({name}, "{self._namespace}::{op}", samples={known.samples})'
-        blank = [cst.EmptyLine(indent=False)] * 2
-        return cst.FlattenSentinel([node, cst.parse_statement(text).with_changes(leading_lines=blank)])
+        text = f'{op} = from_function({name}, "{self._package.namespace}::{op}", samples={known.samples})'
+        return cst.FlattenSentinel([node, *parse_statements([text], BLANK)])
 
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> Any:
         """Put the declaration of an op in place of a definition or a kernel of a library."""
         texts = self._library.statements(original_node)
-        if texts is None:
-            return updated_node
         if not texts:
-            return cst.RemoveFromParent()
+            return updated_node if texts is None else cst.RemoveFromParent()
         lines = [*self._library.comments.get(original_node, ()), *updated_node.leading_lines]
-        found = [cst.parse_statement(text) for text in texts]
-        return cst.FlattenSentinel([found[0].with_changes(leading_lines=lines), *found[1:]])
+        return cst.FlattenSentinel(parse_statements(texts, lines))
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """Note a declaration with `torch.library.custom_op`."""
+        """Record a declaration with `torch.library.custom_op`."""
         if code(original_node.func) in self._moved and not code(original_node.func).endswith("wrap_triton"):
             op = code(original_node.args[0].value).strip("\"'") if original_node.args else "custom_op"
             self.places.append(Place(self._line(original_node), op))
@@ -325,7 +316,7 @@ class _ModuleRewriter(cst.CSTTransformer):
         return original_node.attr
 
     def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
-        """Import from this package what it has of torch.library."""
+        """Import the names that this package has from it."""
         if original_node.module is None or code(original_node.module) != "torch.library":
             return updated_node
         if isinstance(updated_node.names, cst.ImportStar):
@@ -354,7 +345,7 @@ def _applying(node: cst.ClassDef, op: str) -> cst.ClassDef:
         f"    apply = staticmethod({op})",
     )
     found = cst.ensure_type(cst.parse_statement("\n".join(lines)), cst.ClassDef)
-    return found.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * 2, decorators=node.decorators)
+    return found.with_changes(leading_lines=BLANK, decorators=node.decorators)
 
 
 def _defined_in(module: cst.Module) -> set[str]:

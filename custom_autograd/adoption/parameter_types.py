@@ -1,60 +1,42 @@
 """Infers the types of parameters of forward without annotations from the source of a package.
 
-A parameter is a tensor if forward saves it, backward returns a gradient of it, or code uses it as one. It is a number
-if its default, a docstring, or what a call of `apply` passes says so. If these disagree, or there are none, the
-Function stays as it is.
+A parameter is a tensor if forward saves it, backward returns a gradient of it, or code uses it as one. Defaults,
+docstrings and the arguments of calls of `apply` show numbers. If these disagree, or there are none, the Function stays
+as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import libcst as cst
 import libcst.matchers as m
 import torch
 
-from custom_autograd.adoption.backward_rewriting import gradients_of
-from custom_autograd.adoption.class_uses import ClassUses, Scopes
-from custom_autograd.adoption.syntax import NotMechanical, code, last_name, names_in, statements_of, targets_in
+from custom_autograd.adoption.class_uses import ApplyCall, Scopes
+from custom_autograd.adoption.syntax import (
+    NotMechanical,
+    code,
+    gradients_of,
+    last_name,
+    names_in,
+    statements_of,
+    targets_in,
+)
 
 Methods = Mapping[str, cst.FunctionDef]
 
 TENSOR, NONE, WHOLE, OTHER = "Tensor", "None", "a whole number", "something else"
 """Kinds of values that are not the name of a type; `2` may be an int, or a float."""
 
-KINDS = {
-    "tensor": TENSOR,
-    "int": "int",
-    "float": "float",
-    "bool": "bool",
-    "str": "str",
-    "string": "str",
-    "none": NONE,
-    "optional": NONE,
-    "integer": "int",
-    "boolean": "bool",
-}
+PLAIN = ("int", "float", "bool", "str")
+KINDS = {"tensor": TENSOR, "string": "str", "integer": "int", "boolean": "bool", "none": NONE, "optional": NONE}
 CONNECTING = frozenset(("union", "torch", "typing", "or", "and", "default", ""))
 FOREIGN = (bool, int, float, str, list, tuple, dict)
-FACTORIES = frozenset(
-    [
-        "tensor",
-        "as_tensor",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "arange",
-        "linspace",
-        "rand",
-        "randn",
-        "eye",
-        "Size",
-        "device",
-        "finfo",
-    ]
-)
+FACTORIES = re.compile("tensor|as_tensor|zeros|ones|full|empty|arange|linspace|rand|randn|eye|Size|device|finfo")
+"""Functions of torch whose first argument is not a tensor."""
+
 WHOLE_NAMES = re.compile(
     r"(dim|axis|groups?|stride|padding|dilation|n|num|max_iter)(_\w+)?|(n|num|max)_\w+|\w+_(dim|axis|iter|size)"
 )
@@ -65,73 +47,83 @@ KNOWN = re.compile(
 """Annotations that an op can have."""
 
 
-class Evidence:
-    """Types of parameters as far as the source of a package shows them."""
+def types_of(
+    node: cst.ClassDef,
+    methods: Methods,
+    parameters: Mapping[str, cst.Param],
+    recorded: Mapping[str, str],
+    calls: Sequence[ApplyCall],
+) -> dict[str, str]:
+    """Return the annotation of each parameter of forward.
 
-    def __init__(self, uses: ClassUses) -> None:
-        self._uses = uses
+    Args:
+        node: the Function.
+        methods: its methods by name.
+        parameters: those of forward by name.
+        recorded: by parameter, its annotation according to recorded calls.
+        calls: of its `apply` in the package.
 
-    def types(
-        self, node: cst.ClassDef, methods: Methods, parameters: Mapping[str, cst.Param], recorded: Mapping[str, str]
-    ) -> dict[str, str]:
-        """Return the annotation of each parameter of forward.
-
-        Raises:
-            NotMechanical: it is not known.
-        """
-        found = {}
-        for position, (name, parameter) in enumerate(parameters.items()):
-            written = code(parameter.annotation.annotation).strip("\"'") if parameter.annotation else ""
-            if KNOWN.fullmatch(written):
-                found[name] = written
-            elif name in recorded:
-                found[name] = recorded[name]
-            elif written and not written.endswith("Any"):
-                raise NotMechanical(f"'{name}' has the type '{written}'")
-            else:
-                told = self._of_calls(node.name.value, position) | _of_docstrings(name, (node, methods["forward"]))
-                told |= _of_literal(parameter.default) | _of_code(name, methods, position, len(parameters))
-                found[name] = _decided(name, told, methods)
-        return found
-
-    def _of_calls(self, cls: str, position: int) -> set[str]:
-        """Return the kinds of what calls of `apply` pass."""
-        calls = [one for one in self._uses.calls.get(cls, []) if position < len(one.arguments)]
-        return {kind for one in calls for kind in self._of_value(one.arguments[position], one.scopes)}
-
-    def _of_value(self, value: cst.BaseExpression, scopes: Scopes) -> set[str]:
-        found = _of_literal(value)
-        if isinstance(value, cst.Name) and not found:
-            return self._of_variable(value.value, scopes)
-        if m.matches(value, m.Attribute(value=m.Name("self"))):
-            return self._of_attribute(code(value), scopes)
-        return found
-
-    def _of_variable(self, name: str, scopes: Scopes) -> set[str]:
-        for depth, scope in reversed(list(enumerate(scopes))):
-            if not isinstance(scope, cst.FunctionDef):
-                continue
-            assigned = _assigned_to(name, scope)
-            parameter = next((one for one in scope.params.params if one.name.value == name), None)
-            if parameter is not None and not assigned:
-                return _of_parameter(parameter, scope)
-            if assigned:
-                inner = scopes[: depth + 1]
-                is_known = parameter is None and len(assigned) == targets_in(scope.body).count(name) == 1
-                is_known = is_known and name not in names_in(assigned[0])
-                return self._of_value(assigned[0], inner) if is_known else set()
-        return set()
-
-    def _of_attribute(self, name: str, scopes: Scopes) -> set[str]:
-        """Return the kinds of an attribute of `self` that one method of the class assigns."""
-        cls = next((one for one in reversed(scopes) if isinstance(one, cst.ClassDef)), None)
-        methods = [one for one in cls.body.body if isinstance(one, cst.FunctionDef)] if cls else []
-        found = [(value, one) for one in methods for value in _assigned_to(name, one)]
-        return self._of_value(found[0][0], (found[0][1],)) if len(found) == 1 else set()
+    Raises:
+        NotMechanical: if the type of a parameter is not known.
+    """
+    found = {}
+    for position, (name, parameter) in enumerate(parameters.items()):
+        written = code(parameter.annotation.annotation).strip("\"'") if parameter.annotation else ""
+        if KNOWN.fullmatch(written):
+            found[name] = written
+        elif name in recorded:
+            found[name] = recorded[name]
+        elif written and not written.endswith("Any"):
+            raise NotMechanical(f"'{name}' has the type '{written}'")
+        else:
+            kinds = _of_calls(calls, position) | _of_docstrings(name, (node, methods["forward"]))
+            kinds |= _of_literal(parameter.default) | _of_code(name, methods, position, len(parameters))
+            found[name] = _decided(name, kinds, methods)
+    return found
 
 
-def _decided(name: str, told: set[str], methods: Methods) -> str:
-    kinds = told - {NONE}
+def _of_calls(calls: Sequence[ApplyCall], position: int) -> set[str]:
+    """Return the kinds of the arguments at a position."""
+    given = [(one.arguments[position], one.scopes) for one in calls if position < len(one.arguments)]
+    return {kind for value, scopes in given for kind in _of_value(value, scopes)}
+
+
+def _of_value(value: cst.BaseExpression, scopes: Scopes) -> set[str]:
+    found = _of_literal(value)
+    if isinstance(value, cst.Name) and not found:
+        return _of_variable(value.value, scopes)
+    if m.matches(value, m.Attribute(value=m.Name("self"))):
+        return _of_attribute(code(value), scopes)
+    return found
+
+
+def _of_variable(name: str, scopes: Scopes) -> set[str]:
+    for depth, scope in reversed(list(enumerate(scopes))):
+        if not isinstance(scope, cst.FunctionDef):
+            continue
+        assigned = _assigned_to(name, scope)
+        parameter = next((one for one in scope.params.params if one.name.value == name), None)
+        if parameter is not None and not assigned:
+            return _of_parameter(parameter, scope)
+        if assigned:
+            is_known = parameter is None and len(assigned) == targets_in(scope.body).count(name) == 1
+            is_known = is_known and name not in names_in(assigned[0])
+            return _of_value(assigned[0], scopes[: depth + 1]) if is_known else set()
+    return set()
+
+
+def _of_attribute(name: str, scopes: Scopes) -> set[str]:
+    """Return the kinds of an attribute of `self` that one method of the class assigns."""
+    cls = next((one for one in reversed(scopes) if isinstance(one, cst.ClassDef)), None)
+    methods = [one for one in cls.body.body if isinstance(one, cst.FunctionDef)] if cls else []
+    found = [(value, one) for one in methods for value in _assigned_to(name, one)]
+    return _of_value(found[0][0], (found[0][1],)) if len(found) == 1 else set()
+
+
+def _decided(name: str, kinds: set[str], methods: Methods) -> str:
+    """Return the one type that all evidence agrees on."""
+    is_optional = NONE in kinds
+    kinds = kinds - {NONE}
     text = code(methods["forward"])
     if f"isinstance({name}," in text:
         raise NotMechanical(f"'{name}' has no annotation, and forward asks for its type")
@@ -143,12 +135,12 @@ def _decided(name: str, told: set[str], methods: Methods) -> str:
     if len(kinds) != 1 or kinds & {OTHER, WHOLE}:
         why = f"is {' and '.join(sorted(kinds))}" if kinds else "nothing tells its type"
         raise NotMechanical(f"'{name}' has no annotation, and {why}: record a call with --record")
-    is_optional = NONE in told or re.search(rf"\b{name} is (not )?None", text)
+    is_optional = is_optional or bool(re.search(rf"\b{name} is (not )?None", text))
     return f"{kinds.pop()} | None" if is_optional else kinds.pop()
 
 
 def _of_whole(name: str, methods: Methods) -> set[str]:
-    """Return the type of a parameter for which whole numbers are written: a float if code only calculates with it."""
+    """Return the type of a parameter whose values are whole numbers: a float if code only calculates with it."""
     if WHOLE_NAMES.fullmatch(name):
         return {"int"}
     text = "\n".join(code(one.body) for one in methods.values())
@@ -175,9 +167,9 @@ def _of_literal(value: cst.BaseExpression | None) -> set[str]:
 
 
 def _of_text(text: str) -> set[str]:
-    """Return the kinds that an annotation, or the type in a docstring, names."""
+    """Return the kinds in an annotation, or in the type in a docstring."""
     words = {one.lower() for one in re.split(r"[^\w]+", text)} - CONNECTING
-    return {KINDS.get(one, OTHER) for one in words}
+    return {one if one in PLAIN else KINDS.get(one, OTHER) for one in words}
 
 
 def _of_parameter(parameter: cst.Param, function: cst.FunctionDef) -> set[str]:
@@ -196,7 +188,7 @@ def _of_docstrings(name: str, nodes: Iterable[cst.ClassDef | cst.FunctionDef]) -
 
 
 def _assigned_to(name: str, function: cst.FunctionDef) -> list[cst.BaseExpression]:
-    """Return what a function assigns to a variable or an attribute, other than itself."""
+    """Return the values that a function assigns to a variable or an attribute, other than itself."""
     found = [one for one in m.findall(function.body, m.Assign()) if isinstance(one, cst.Assign)]
     values = [one.value for one in found if any(code(target.target) == name for target in one.targets)]
     return [value for value in values if code(value) != name]
@@ -246,5 +238,5 @@ def _is_tensor(name: str, node: cst.CSTNode) -> bool:
     products = [code(side) for one in m.findall(node, MATMUL) for side in (one.left, one.right)]  # type: ignore[attr-defined]
     indexed = any(len(one.slice) > 1 for one in m.findall(node, m.Subscript(value=own)))  # type: ignore[attr-defined]
     first = m.Call(func=m.Attribute(m.Name("torch") | m.Name("F")), args=[m.Arg(own, keyword=None), m.ZeroOrMore()])
-    called = any(last_name(one.func) not in FACTORIES for one in m.findall(node, first))  # type: ignore[attr-defined]
+    called = any(not FACTORIES.fullmatch(last_name(one.func)) for one in m.findall(node, first))  # type: ignore[attr-defined]
     return name in products or indexed or called

@@ -1,6 +1,6 @@
-"""Runs a script with the modules that `migrate` reads, and compares what old and new code make of its calls.
+"""Records what a script calls, and compares the results of old and new code on these calls.
 
-record     the old code: the calls of each Function and op, their outputs and gradients, and what from_function learns
+record     the old code: calls of each Function and op, their outputs and gradients, and facts about the Functions
 compare    the new code, on the same arguments
 
 Each runs in a process of its own, since both declare ops of the same names.
@@ -9,56 +9,91 @@ Each runs in a process of its own, since both declare ops of the same names.
 from __future__ import annotations
 
 import importlib
-import io
-import multiprocessing
-import pickle
 import re
-import runpy
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from custom_autograd.adoption.recorded_calls import with_defaults
-from custom_autograd.core.errors import CheckError
+from custom_autograd.adoption.forward_calls import Function, with_defaults
+from custom_autograd.adoption.function_ops import from_function
+from custom_autograd.adoption.function_types import typed_parameters
+from custom_autograd.adoption.module_rewriting import RecordedFunction
 from custom_autograd.core.messages import first_line
+from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.schema.annotations import Refusal
 from custom_autograd.schema.arguments import spell_annotation
 from custom_autograd.schema.samples import Sample, map_tensors
-from custom_autograd.torch_private.verification import Watch, name_of_overload
+from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.values.random_state import RandomState, kept_random_state
-from custom_autograd.verification.harness.recorder import applied
-
-MOST = 5
-"""Calls of each Function and op that are kept."""
-
-Calls: TypeAlias = "dict[str, list[list[Any]]]"  # Any: arguments
+from custom_autograd.verification.harness.recorder import Called, Recorder
+from custom_autograd.verification.processes.process import ParentPipe
+from custom_autograd.verification.processes.recorded_scripts import dump, load, run_apart, run_script
 
 
-def record(root: Path, modules: Sequence[str], script: Path) -> dict[str, Any]:
-    """Return what a script calls: by name, calls with outputs and gradients, and what is known of Functions.
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One recorded call.
+
+    Attributes:
+        sample: its arguments.
+        tensors: its outputs, then its gradients, or the arguments that it may have written to.
+        has_grads: True if it was differentiated.
+    """
+
+    sample: Sample
+    tensors: list[Tensor]
+    has_grads: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Results of a script.
+
+    Attributes:
+        modules: the modules that it imported.
+        results: by name of a Function or an op; those whose arguments cannot be pickled are left out.
+        functions: facts by name of a Function.
+    """
+
+    modules: tuple[str, ...]
+    results: Mapping[str, Sequence[Result]]
+    functions: Mapping[str, RecordedFunction]
+
+
+def record(root: Path, modules: Iterable[str], script: Path) -> Recorded:
+    """Return what a script calls of the Functions in some modules, and of all ops.
+
+    Args:
+        root: the folder that the modules are imported from.
+        modules: their names.
+        script: a script, or tests.
 
     Raises:
-        CheckError: the script fails.
+        CheckError: if the script fails.
     """
-    found: dict[str, Any] = _in_child(_record, str(root), list(modules), str(script))
+    (sent,) = run_apart(partial(_record, str(root), tuple(modules), str(script)), f"--record {script}")
+    found: Recorded = load(sent)  # type: ignore[arg-type]  # bytes
     return found
 
 
-def compare(
-    root: Path, sources: Mapping[Path, str], recorded: Mapping[str, Any], ops: Mapping[str, str]
-) -> dict[str, str]:
-    """Return by name of a Function or an op how the new code differs from the old; empty if it does not.
+def compare(root: Path, sources: Mapping[Path, str], recorded: Recorded, ops: Mapping[str, str]) -> dict[str, str]:
+    """Return how the new code differs from the old by name of a Function or an op; an empty string if it agrees.
 
     Args:
         root: the folder that modules are imported from.
         sources: the new source of each file below it.
         recorded: what `record` returned.
         ops: "module:variable" of the op, by name of the Function.
+
+    Raises:
+        CheckError: if the new code cannot be imported.
     """
     with tempfile.TemporaryDirectory() as folder:
         for top in {path.relative_to(root).parts[0] for path in sources}:
@@ -66,139 +101,102 @@ def compare(
             copy(root / top, Path(folder) / top)
         for path, text in sources.items():
             (Path(folder) / path.relative_to(root)).write_text(text, encoding="utf-8")
-        found: dict[str, str] = _in_child(
-            _compare, [folder, str(root)], recorded["modules"], recorded["calls"], dict(ops)
-        )
+        work = partial(_compare, [folder, str(root)], recorded.modules, dump(recorded.results), dict(ops))
+        (found,) = run_apart(work, "migrate, the new code")
+    return found  # type: ignore[return-value]  # what _compare sends
+
+
+# --------------------------------------------------------------------------------------------- in the other processes
+
+
+def _record(root: str, modules: tuple[str, ...], script: str, send: ParentPipe) -> None:
+    def choose(called: Called) -> object:
+        if isinstance(called, type):
+            return called if called.__module__ in modules else None
+        return None if name_of_overload(called).partition("::")[0] in OPS_OF_TORCH else called
+
+    sys.path.insert(0, root)
+    recorder = Recorder(choose)
+    with recorder.functions(), recorder.ops():
+        run_script(script)
+    results: dict[str, list[Result]] = {}
+    functions: dict[str, RecordedFunction] = {}
+    for called, samples in cast(Mapping[Called, Sequence[Sample]], recorder.samples()).items():
+        if isinstance(called, type):
+            name = called.__qualname__
+            results[name] = _results(called.apply, samples)
+            functions[name] = _facts(called, results[name])
+        else:
+            results[name_of_overload(called)] = _results(called, samples)
+    loaded = tuple([module for module in modules if module in sys.modules])  # others may need what is not installed
+    send(dump(Recorded(loaded, {name: row for name, row in results.items() if _can_be_stored(row)}, functions)))
+
+
+OPS_OF_TORCH = frozenset({"aten", "prim", "prims", "profiler"})
+
+
+def _compare(path: list[str], modules: Iterable[str], results: bytes, ops: Mapping[str, str], send: ParentPipe) -> None:
+    sys.path[:0] = path
+    for module in modules:
+        importlib.import_module(module)
+    found = {}
+    for name, rows in load(results).items():
+        module, _, variable = ops.get(name, "").partition(":")
+        if not variable and "::" not in name:
+            continue
+        try:
+            _check(getattr(importlib.import_module(module), variable) if variable else _overload(name), rows)
+            found[name] = ""
+        except Exception as error:  # noqa: BLE001 - whatever the new code raises is what differs
+            found[name] = f"{type(error).__name__}: {first_line(error)}"
+    send(found)
+
+
+def _overload(name: str) -> Callable[..., Any]:
+    namespace, _, op = name.partition("::")
+    packet, _, overload = op.partition(".")
+    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     return found
 
 
-def _in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        given, result = Path(folder, "arguments"), Path(folder, "result")
-        torch.save(arguments, given)
-        child = multiprocessing.get_context("spawn").Process(target=_child, args=(function, str(given), str(result)))
-        child.start()
-        child.join()
-        if not result.exists():
-            raise CheckError(
-                "migrate", "the recorded code failed: its error is above", do="correct it, and run it again"
-            )
-        return torch.load(result, weights_only=False)
-
-
-def _child(function: Callable[..., Any], given: str, result: str) -> None:
-    torch.save(function(*torch.load(given, weights_only=False)), result)
-
-
-def _record(root: str, modules: list[str], script: str) -> dict[str, Any]:
-    sys.path[:0] = [root, str(Path(script).parent)]
-    calls: Calls = {}
-    classes: dict[str, type[torch.autograd.Function]] = {}
-    namespaces = {"aten", "prim", "prims", "profiler"}
-
-    def on_op(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any], _: object) -> None:
-        name = name_of_overload(overload)
-        if name.partition("::")[0] not in namespaces and not kwargs:
-            _keep(calls, name, args)
-
-    def on_apply(cls: type[torch.autograd.Function], args: Sequence[Any], _: object) -> Callable[[], None]:
-        def keep() -> None:
-            if cls.__module__ in modules:
-                classes[cls.__qualname__] = cls
-                _keep(calls, cls.__qualname__, args)
-
-        return keep
-
-    with applied(on_apply), Watch(on_op):
-        runpy.run_path(script, run_name="__main__")
-    loaded = [module for module in modules if module in sys.modules]  # others may need what is not installed
-    results: dict[str, Any] = {"calls": {}, "functions": {}, "modules": loaded}
-    for name, rows in calls.items():
-        call = classes[name].apply if name in classes else _overload(name)
-        has_grads = all(_has_grads(call, row) for row in rows)
-        kept = [(row, _outputs_and_grads(call, row, has_grads=has_grads), has_grads) for row in rows]
-        if _can_be_stored(kept):
-            results["calls"][name] = kept
-        if name in classes:
-            results["functions"][name] = _learnt(classes[name], kept)
-    return results
-
-
-def _keep(calls: Calls, name: str, arguments: Sequence[Any]) -> None:
-    rows = calls.setdefault(name, [])
-    if len(rows) < MOST:
-        with torch.no_grad():
-            rows.append([map_tensors(value, _leaf) for value in arguments])
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _can_be_stored(kept: object) -> bool:
-    """Return False for calls with arguments such as a lambda, which no other process can have."""
+def _can_be_stored(results: Sequence[Result]) -> bool:
+    """Return False for calls with arguments such as a lambda, which another process cannot have."""
     try:
-        torch.save(kept, io.BytesIO())
-    except (pickle.PicklingError, AttributeError, TypeError):
+        dump(results)
+    except Exception:  # noqa: BLE001 - an object of any class
         return False
     return True
 
 
-def _learnt(
-    cls: type[torch.autograd.Function], kept: list[tuple[list[Any], list[Any], bool]]
-) -> tuple[dict[str, str], str, str]:
-    """Return the annotations of forward, the source of samples for from_function, and why it makes no op."""
-    from custom_autograd.adoption.function_ops import from_function
-    from custom_autograd.adoption.function_types import typed_parameters
-    from custom_autograd.schema.annotations import Refusal
+# ----------------------------------------------------------------------------------------------------- calls of an op
 
-    types: dict[str, str] = {}
-    calls = [with_defaults(cls, *row) for row, _, _ in kept]
+
+def _results(call: Callable[..., Any], samples: Sequence[Sample]) -> list[Result]:
+    has_grads = all(_has_grads(call, sample) for sample in samples)
+    return [Result(sample, _outputs_and_grads(call, sample, has_grads=has_grads), has_grads) for sample in samples]
+
+
+def _has_grads(call: Callable[..., Any], sample: Sample) -> bool:
     try:
-        parameters, static = typed_parameters(cls, calls, Refusal(cls.__qualname__, ""))
-        types = {one.name.removesuffix("_"): _spelled(one.annotation) for one in parameters if one.name not in static}
-        op = from_function(cls, f"recorded::{cls.__name__}", samples=calls)
-        for row, expected, has_grads in kept:
-            torch.testing.assert_close(_outputs_and_grads(op, row, has_grads=has_grads), expected)
-        return types, f"[{', '.join(map(_source_of, calls))}]", ""
-    except (RuntimeError, AssertionError) as error:
-        return types, "", first_line(error).partition(": ")[2] or first_line(error)
+        return bool(_outputs_and_grads(call, sample, has_grads=True))
+    except RuntimeError:  # no backward is registered, or it writes to an argument, which must not be a leaf
+        return False
 
 
-def _spelled(annotation: object) -> str:
-    text = spell_annotation(annotation).replace("torch.Tensor", "Tensor").replace("typing.", "")
-    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
+def _check(call: Callable[..., Any], results: Sequence[Result]) -> None:
+    """Raise if a call returns other outputs or gradients."""
+    for one in results:
+        found = _outputs_and_grads(call, one.sample, has_grads=one.has_grads)
+        torch.testing.assert_close(found, one.tensors)
 
 
-def _source_of(arguments: Sequence[Any]) -> str:
-    """Return the source of arguments like those of a call, with other numbers in its tensors."""
-
-    class Source:
-        def __init__(self, tensor: Tensor) -> None:
-            shape, dtype = tuple(tensor.shape), tensor.dtype
-            make = "rand" if dtype.is_floating_point else "zeros"
-            self.text = f"torch.{make}({shape}" + ("" if dtype is torch.float32 else f", dtype={dtype}") + ")"
-
-        def __repr__(self) -> str:
-            return self.text
-
-    values = [map_tensors(value, Source) for value in arguments]  # type: ignore[arg-type]  # they are only shown
-    return f"({', '.join(map(repr, values))},)"
-
-
-def _overload(name: str) -> Any:
-    namespace, _, op = name.partition("::")
-    packet, _, overload = op.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-
-
-def _outputs_and_grads(call: Callable[..., Any], arguments: Sequence[Any], *, has_grads: bool = True) -> list[Any]:
+def _outputs_and_grads(call: Callable[..., Any], sample: Sample, *, has_grads: bool) -> list[Tensor]:
     """Return the outputs of a call, and the gradients of a weighted sum of them."""
-    sample = Sample(*arguments).map(_leaf)
+    sample = sample.map(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
     leaves = [one for one in sample.tensors() if one.requires_grad]
     with kept_random_state(), torch.set_grad_enabled(has_grads and bool(leaves)):
         RandomState.seeded(0).restore()
-        outputs = [*Sample(call(*sample.args)).tensors()]
+        outputs = [*Sample(call(*sample.args, **sample.kwargs)).tensors()]
         sums = [(one * _weights(one)).sum().real for one in outputs if one.requires_grad]
         grads = torch.autograd.grad(sums, leaves, allow_unused=True) if sums else ()
     if not has_grads:  # it may have written to its arguments
@@ -210,29 +208,40 @@ def _weights(output: Tensor) -> Tensor:
     return torch.linspace(1, 2, output.numel(), dtype=output.dtype, device=output.device).view(output.shape)
 
 
-def _has_grads(call: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+# ------------------------------------------------------------------------------------------------ facts of a Function
+
+
+def _facts(function: Function, results: Sequence[Result]) -> RecordedFunction:
+    """Return the annotations of forward, and the source of samples for from_function if its op agrees."""
+    types: dict[str, str] = {}
     try:
-        return bool(_outputs_and_grads(call, arguments))
-    except RuntimeError:  # no backward is registered, or it writes to an argument, which must not be a leaf
-        return False
+        calls = [with_defaults(function, *one.sample.args, **one.sample.kwargs) for one in results]
+        parameters, static = typed_parameters(function, calls, Refusal(function.__qualname__, ""))
+        types = {one.name.removesuffix("_"): _spelled(one.annotation) for one in parameters if one.name not in static}
+        _check(from_function(function, f"recorded::{function.__name__}", samples=calls), results)
+        return RecordedFunction(types, f"[{', '.join(map(_source_of, calls))}]")
+    except (RuntimeError, AssertionError) as error:
+        return RecordedFunction(types, reason=first_line(error).partition(": ")[2] or first_line(error))
 
 
-def _compare(
-    path: list[str], modules: list[str], calls: dict[str, list[tuple[list[Any], list[Any], bool]]], ops: dict[str, str]
-) -> dict[str, str]:
-    sys.path[:0] = path
-    for module in modules:
-        importlib.import_module(module)
-    found = {}
-    for name, rows in calls.items():
-        module, _, variable = ops.get(name, "").partition(":")
-        if not variable and "::" not in name:
-            continue
-        call = getattr(importlib.import_module(module), variable) if variable else _overload(name)
-        try:
-            for arguments, expected, has_grads in rows:
-                torch.testing.assert_close(_outputs_and_grads(call, arguments, has_grads=has_grads), expected)
-            found[name] = ""
-        except Exception as error:  # noqa: BLE001 - whatever the new code raises is what differs
-            found[name] = f"{type(error).__name__}: {first_line(error)}"
-    return found
+def _spelled(annotation: object) -> str:
+    text = spell_annotation(annotation).replace("torch.Tensor", "Tensor").replace("typing.", "")
+    return re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
+
+
+def _source_of(arguments: Sequence[Any]) -> str:
+    """Return the source of arguments like those of a call, with other numbers in its tensors."""
+    values = [map_tensors(value, _TensorSource) for value in arguments]  # type: ignore[arg-type]  # they are only shown
+    return f"({', '.join(map(repr, values))},)"
+
+
+class _TensorSource:
+    """Shows a tensor as the source of one with the same shape and dtype."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        shape, dtype = tuple(tensor.shape), tensor.dtype
+        make = "rand" if dtype.is_floating_point else "zeros"
+        self._text = f"torch.{make}({shape}" + ("" if dtype is torch.float32 else f", dtype={dtype}") + ")"
+
+    def __repr__(self) -> str:
+        return self._text

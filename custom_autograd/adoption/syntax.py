@@ -1,10 +1,10 @@
-"""Reads and changes expressions and statements of source that libcst has parsed."""
+"""Reads and changes expressions and statements that libcst has parsed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import libcst as cst
 import libcst.matchers as m
@@ -12,10 +12,12 @@ import libcst.matchers as m
 Values: TypeAlias = "dict[str, cst.BaseExpression]"
 
 TENSOR = re.compile(r"\bTensor\b")
+BLANK = (cst.EmptyLine(indent=False), cst.EmptyLine(indent=False))
+"""Two blank lines."""
 
 
 class NotMechanical(Exception):  # noqa: N818 - the text is a reason
-    """The reason why source is left as it is."""
+    """Source stays as it is, for the reason in the text."""
 
 
 def code(node: cst.CSTNode) -> str:
@@ -30,8 +32,14 @@ def last_name(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
+def parse_statements(texts: Sequence[str], lines: Sequence[cst.EmptyLine]) -> list[cst.BaseStatement]:
+    """Return statements from their source, with lines before the first."""
+    first, *rest = map(cst.parse_statement, texts)
+    return [cast(cst.BaseStatement, first.with_changes(leading_lines=lines)), *rest]
+
+
 class _Names(cst.CSTVisitor):
-    """Collects the variables that code names: not attributes or keywords."""
+    """Collects the variables in code, but not attributes and keywords."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,17 +58,17 @@ class _Names(cst.CSTVisitor):
 
 
 def names_in(node: cst.CSTNode) -> list[str]:
-    """Return the variables that code names."""
+    """Return the variables in code, without attributes and keywords."""
     names = _Names()
     node.visit(names)
     return list(names.found)
 
 
 def targets_in(node: cst.CSTNode) -> list[str]:
-    """Return every variable that code assigns to, once for each time."""
+    """Return the variables that code assigns to, once for each assignment."""
     kinds = m.AssignTarget() | m.AugAssign() | m.For() | m.NamedExpr() | m.AnnAssign() | m.AsName() | m.FunctionDef()
-    places = [getattr(place, "target", getattr(place, "name", None)) for place in m.findall(node, kinds)]
-    return [name for place in places for name in _variables(place)]
+    targets = [getattr(one, "target", getattr(one, "name", None)) for one in m.findall(node, kinds)]
+    return [name for target in targets for name in _variables(target)]
 
 
 def _variables(target: object) -> list[str]:
@@ -88,38 +96,47 @@ def elements_of(value: cst.BaseExpression | None) -> list[cst.BaseExpression] | 
     return None
 
 
+def gradients_of(statement: cst.Return, count: int) -> list[cst.BaseExpression] | None:
+    """Return the gradients in a return statement of backward; None if they are not written one by one."""
+    value = statement.value
+    found = elements_of(value) or ([] if value is None else [value])
+    while len(found) > count and m.matches(found[-1], m.Name("None")):
+        found.pop()
+    return found if len(found) == count else None
+
+
 def statements_of(node: cst.FunctionDef) -> list[cst.BaseStatement]:
     """Return the statements of a function."""
     return [one for one in node.body.body if isinstance(one, cst.BaseStatement)]
 
 
 def only_part(statement: cst.CSTNode) -> cst.BaseSmallStatement | None:
-    """Return what a line consists of; None if it is a block, or several statements."""
+    """Return the statement in a line; None for a block, and for several statements."""
     is_line = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
     return statement.body[0] if is_line else None  # type: ignore[attr-defined]
 
 
 def comments_of(statement: cst.CSTNode) -> list[cst.EmptyLine]:
-    """Return the lines before a statement, with the comment at its end, for another one that takes its place."""
+    """Return the comments before a statement and at its end, as lines before the statement that replaces it."""
     own = cst.ensure_type(statement, cst.SimpleStatementLine)
     comment = own.trailing_whitespace.comment
     return [*own.leading_lines, *([cst.EmptyLine(comment=comment)] if comment else [])]
 
 
 def tuple_of(names: Sequence[str]) -> str:
-    """Return the source of a tuple of texts."""
+    """Return the source of a tuple of strings."""
     return f"({', '.join(f'{one!r}' for one in names)}{',' if len(names) == 1 else ''})".replace("'", '"')
 
 
 def in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
-    """Return an expression that can stand within another one."""
+    """Return an expression that can be part of another one."""
     if isinstance(value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) or value.lpar:
         return value
     return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 class Substitution(cst.CSTTransformer):
-    """Replaces variables by expressions; names of attributes and keywords stay."""
+    """Replaces variables by expressions, but not attributes and keywords."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()
@@ -137,7 +154,7 @@ class Substitution(cst.CSTTransformer):
 
 
 def replaced(node: cst.BaseExpression, values: Values) -> cst.BaseExpression:
-    """Return an expression with others in place of its variables."""
+    """Return an expression whose variables are replaced by expressions."""
     found = node.visit(Substitution(values))
     assert isinstance(found, cst.BaseExpression)
     return found

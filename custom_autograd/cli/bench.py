@@ -1,4 +1,4 @@
-"""custom-autograd bench: what a call of an op takes on each of its samples, compared with its reference and others."""
+"""Measures calls of ops on their samples, compared with their references, for `custom-autograd bench`."""
 
 import argparse
 import contextlib
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure every target, prints a table; 0, or 1 if a call raises.
+    """Measure every target, and print a table; return 0, or 1 if a call raises.
 
     Raises:
         CheckError: a target, the callable, a device or a file format is unknown, a number makes no sense, no op has
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compared(text: str | None) -> dict[str, Any]:
-    """Return the callable to compare with, by its name."""
+    """Return the callable to compare with by its name."""
     if text is None:
         return {}
     from custom_autograd.core.errors import CheckError  # imports torch
@@ -98,7 +98,7 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
 
 
 def _check_plot(path: Path | None) -> None:
-    """Raise before anything is measured if the plot could not be drawn."""
+    """Raise if the plot cannot be drawn, before anything is measured."""
     if path is None:
         return
     import importlib.util
@@ -113,7 +113,7 @@ def _check_plot(path: Path | None) -> None:
 
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """Set the number of torch's threads within, and restore it after."""
+    """Set the number of threads of torch, and restore it afterwards."""
     import torch  # heavy
 
     before = torch.get_num_threads()
@@ -132,7 +132,7 @@ def _measure(
     rows: list[Row],
     left_out: list[Row],
 ) -> None:
-    """Add the figures of each sample: all callables in all modes, in one run."""
+    """Append the figures of each sample, of all callables in all modes in one run."""
     from custom_autograd.benchmarking.interleaved import measure  # imports torch
     from custom_autograd.benchmarking.machine import waiting_for  # imports torch
     from custom_autograd.cli.benchmarked_calls import MODES, calls_of, kernel_of  # imports torch
@@ -159,7 +159,7 @@ def _measure(
 
 
 def _flops(work: "Work") -> int:
-    """Return the number of floating-point operations of a call, as far as torch's counter knows."""
+    """Return the number of floating-point operations of a call according to torch's counter."""
     from torch.utils.flop_counter import FlopCounterMode  # heavy
 
     with FlopCounterMode(display=False) as counter:
@@ -215,7 +215,7 @@ HEADS = {
 
 
 def _formats() -> Mapping[str, str]:
-    """Return what can be written, by suffix."""
+    """Return the formats of plots by suffix."""
     from matplotlib.backend_bases import FigureCanvasBase  # optional
 
     found: Mapping[str, str] = FigureCanvasBase.get_supported_filetypes()
@@ -226,7 +226,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:  # Any: names 
     """Write one bar per figure, grouped by sample and mode.
 
     Args:
-        rows: what was measured, each with op, sample, callable, mode and minimum, µs.
+        rows: figures with op, sample, callable, mode and minimum, µs.
         path: its suffix is one of `_formats`.
     """
     from matplotlib.figure import Figure  # optional

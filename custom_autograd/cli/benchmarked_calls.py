@@ -1,4 +1,4 @@
-"""The calls of a sample that are to be timed: every callable in every mode, or the reason why one cannot be.
+"""Makes the calls of a sample that are timed: every callable in every mode, or the reason why one cannot be timed.
 
 no grad               no input requires a gradient
 forward               inputs that can, require a gradient
@@ -27,7 +27,7 @@ from custom_autograd.verification.harness.targets import Function, Target, call_
 MODES = ("no grad", "forward", "forward + backward")
 
 Reader: TypeAlias = Callable[[Any], list[Tensor]]  # Any: what a function returns, in any container
-"""Takes the tensors whose gradients are asked for out of a result."""
+"""Returns the tensors in a result that are differentiated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class BenchmarkedCall:
     """One callable on one sample in one mode.
 
     Attributes:
-        name: "op", "reference", or the name of what is compared.
+        name: "op", "reference", or the name of another callable.
         mode: one of `MODES`.
         work: makes the call; None if it cannot be timed.
-        reason: why it cannot be.
-        is_finding: whether the reason is a mistake, and not the way the op is declared.
+        reason: why it cannot be timed.
+        is_finding: True if the reason is a mistake, False if it follows from the declaration of the op.
     """
 
     name: str
@@ -52,7 +52,7 @@ class BenchmarkedCall:
 def calls_of(
     target: Target, sample: Sample, compared: Mapping[str, Function], *, modes: tuple[str, ...]
 ) -> list[BenchmarkedCall]:
-    """Return every call of a sample, each tried once.
+    """Return every call of a sample, after trying each once.
 
     Args:
         target: the op.
@@ -98,14 +98,14 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
         work = _work(function, sample, mode, hidden)
         if work is not None:
             work()
-    except Exception as error:  # noqa: BLE001  # what others wrote may raise anything, and the next call is timed still
+    except Exception as error:  # noqa: BLE001  # any callable may raise anything, and the next call is still timed
         lines = str(error).splitlines() or [""]
         return BenchmarkedCall(name, mode, None, f"it raises {type(error).__name__}: {lines[0]}", is_finding=True)
     return BenchmarkedCall(name, mode, work, "" if work else "no output has a gradient")
 
 
 def _hidden_outputs(target: Target) -> frozenset[int]:
-    """Return the positions of the outputs that a reference computes, and a call of the op does not return."""
+    """Return the positions of outputs that a reference computes, but a call of the op does not return."""
     record = registry.record_of(target.call)
     if record is None:
         return frozenset()
@@ -114,7 +114,7 @@ def _hidden_outputs(target: Target) -> frozenset[int]:
 
 
 def _work(function: Function, sample: Sample, mode: str, hidden: frozenset[int]) -> Work | None:
-    """Return a function without arguments; None if there is no gradient to ask for."""
+    """Return a function without arguments; None if no output requires a gradient."""
     own = sample.map(_without_gradient if mode == MODES[0] else _with_gradient)
     args, kwargs = own.args, own.kwargs
     if mode != MODES[2]:
@@ -136,10 +136,7 @@ def _with_gradient(tensor: Tensor) -> Tensor:
 
 
 def _reader(result: object, hidden: frozenset[int]) -> Reader:
-    """Return a kernel with the positions of its tensors found out, which is not timed.
-
-    But for containers whose fields have no numbers.
-    """
+    """Return a kernel that finds its tensors at known positions, so that the search is not timed."""
     visible = [path for path in _paths(result) if not path or path[0] not in hidden]
     found = [tensor for tensor in _visible(result, hidden).tensors() if tensor.requires_grad]
     if len(visible) == len(found):
@@ -148,7 +145,7 @@ def _reader(result: object, hidden: frozenset[int]) -> Reader:
 
 
 def _paths(value: object) -> list[tuple[int, ...]]:
-    """Return the index paths of what has a gradient, in nested tuples and lists."""
+    """Return the index paths of tensors with gradients in nested tuples and lists."""
     if isinstance(value, Tensor):
         return [()] if value.requires_grad else []
     if isinstance(value, (tuple, list)):

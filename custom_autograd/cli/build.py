@@ -1,4 +1,4 @@
-"""custom-autograd build: compiles the kernels of a project for every machine of this platform."""
+"""Compiles the kernels of a project for every machine of this platform, for `custom-autograd build`."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, and print what was written; 0, or 1 if a source cannot be built."""
+    """Build, and print the paths of the files; return 0, or 1 if a source cannot be built."""
     from custom_autograd.core.errors import KernelUnavailable  # imports torch
     from custom_autograd.packaging.hub import build_for_hub
     from custom_autograd.packaging.project import build_project, files_of, read_project

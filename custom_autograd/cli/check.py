@@ -1,6 +1,6 @@
-"""custom-autograd check: verifies ops, or one shard of them, shows what was found, and writes it down.
+"""Verifies ops, or one shard of them, and reports the findings, for `custom-autograd check`.
 
-custom-autograd report makes one report of those that `check --json` wrote, such as the shards of one run.
+`custom-autograd report` merges reports of `check --json`, such as the shards of one run.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _add_options_of_samples(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify every target; 0 if nothing was found, else 1, or 130 after Ctrl-C, with what was found until then.
+    """Verify every target; return 0 without findings, 1 with some, or 130 after Ctrl-C, with the findings so far.
 
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
@@ -145,7 +145,7 @@ def _check(arguments: argparse.Namespace, checks: "tuple[Check, ...]", selection
 
 
 def _checks_of(arguments: argparse.Namespace) -> "tuple[Check, ...]":
-    """Return the checks that the options ask for.
+    """Return the checks that the options select.
 
     Raises:
         CheckError: one is unknown, the time of --explore is none, or --ranks is given with others than sharding.
@@ -164,7 +164,7 @@ def _checks_of(arguments: argparse.Namespace) -> "tuple[Check, ...]":
 
 
 def _empty_document(arguments: argparse.Namespace) -> None:
-    """Empty the document of a shard, so that one of an earlier run does not replace that of a run that is killed."""
+    """Empty the document of a shard: if this run is killed, that of an earlier run must not count as its document."""
     if arguments.shard is not None and arguments.json is not None:
         arguments.json.write_text("", encoding="utf-8")
 
@@ -172,7 +172,7 @@ def _empty_document(arguments: argparse.Namespace) -> None:
 def _origin(
     arguments: argparse.Namespace, selection: "Selection", checks: "Sequence[Check]", *, is_complete: bool
 ) -> "Run":
-    """Return what the report records about its run."""
+    """Return the facts about the run that the report records."""
     import torch  # heavy
 
     from custom_autograd import __version__
@@ -240,7 +240,7 @@ def _verify_here(
 
 
 INTERRUPTED = 130
-"""What a shell expects of a program that Ctrl-C ends: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
 
 
 def configure_report(parser: argparse.ArgumentParser) -> None:
@@ -252,7 +252,7 @@ def configure_report(parser: argparse.ArgumentParser) -> None:
 
 
 def merge_reports(arguments: argparse.Namespace) -> int:
-    """Write and show the whole report; 0 if nothing was found, else 1.
+    """Write and show the merged report; return 0 without findings, else 1.
 
     Raises:
         CheckError: a file is not a report, a shard is missing or belongs to another run, or an op is missing or in

@@ -1,4 +1,4 @@
-"""The command line: which command runs, and with which exit code it ends."""
+"""Runs a command of the command line, and returns its exit code."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ USAGE = 2
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its name, what it is for, its options, what it does, and whether it looks at TARGETs."""
+    """One command: name, purpose, options, action, and True if it takes TARGETs."""
 
     name: str
     purpose: str
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of the process by default.
 
     Returns:
-        0 if all is well, 1 if something was found, 2 if the command could not be carried out, 130 after Ctrl-C.
+        0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C.
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (CheckError, DeclarationError) as error:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return USAGE
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output closed it, as `head` does
         sys.stderr.close()
         return 0
     except OSError as error:
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def no_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options to those of every command."""
+    """Add no options: the command has only those of every command."""
     del parser
 
 

@@ -1,4 +1,4 @@
-"""custom-autograd migrate: rewrites ops of torch.library and Functions as ops of this package, and compares both."""
+"""Rewrites Functions and ops of torch.library as ops of this package for `custom-autograd migrate`."""
 
 import argparse
 import difflib
@@ -23,54 +23,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--record",
         metavar="SCRIPT",
         type=Path,
-        help="a script that calls the code: its calls tell types, and old and new code are compared on them",
+        help="a script, or tests, to infer types from their calls, and to compare old and new code on these calls",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or apply the change; 0 if everything is rewritten and agrees, else 1.
+    """Print or apply the change; return 0 if everything is converted and agrees, else 1.
 
     Raises:
-        CheckError: libcst is not installed, a path does not exist, a file is not Python, or the recorded code fails.
+        CheckError: if libcst is not installed, or the script or the new code fails.
+        OSError: if a path does not exist.
     """
-    from custom_autograd.core.errors import CheckError  # imports torch
-
     files = [file for path in arguments.paths for file in _files_in(path)]
     root = _root_of(arguments.paths[0])
-    modules = [_module_of(file, root) for file in files]
+    names = {file: _module_of(file, root) for file in files}
     try:
-        from custom_autograd.adoption.module_rewriting import RecordedFunction, rewrite  # imports libcst
+        from custom_autograd.adoption import recording  # imports torch and libcst
+        from custom_autograd.adoption.module_rewriting import rewrite
     except ImportError as error:
+        from custom_autograd.core.errors import CheckError  # imports torch
+
         do = "pip install custom-autograd[migrate]"
         raise CheckError("migrate", "libcst is not installed, which reads and writes source", do=do) from error
-    recorded: Mapping[str, object] = {"calls": {}, "functions": {}}
-    if arguments.record is not None:
-        from custom_autograd.adoption.recording import record  # imports torch
-
-        recorded = record(root, modules, arguments.record)
-    known = {name: RecordedFunction(*facts) for name, facts in dict(recorded["functions"]).items()}  # type: ignore[call-overload]
+    recorded = recording.record(root, names.values(), arguments.record) if arguments.record is not None else None
     sources = {file: file.read_text(encoding="utf-8") for file in files}
-    namespace = arguments.namespace or modules[0].partition(".")[0]
-    rewritten = rewrite(sources, namespace, known)
-    differences: dict[str, str] = {}
-    if arguments.record is not None:
-        from custom_autograd.adoption.recording import compare  # imports torch
-
-        names = Counter(place.name for one in rewritten for place in one.places)
-        ops = {
-            place.name: f"{_module_of(one.path, root)}:{place.op}"
-            for one in rewritten
-            for place in one.places
-            if place.op and names[place.name] == 1  # recorded calls tell the name only
-        }
+    namespace = arguments.namespace or names[files[0]].partition(".")[0]
+    rewritten = rewrite(sources, namespace, recorded.functions if recorded is not None else {})
+    differences: Mapping[str, str] = {}
+    if recorded is not None:
         after = {one.path: one.after for one in rewritten}
-        differences = compare(root, after, recorded, ops)
+        differences = recording.compare(root, after, recorded, _ops_in(rewritten, names))
     _show(rewritten, differences, is_written=arguments.write)
     if arguments.write:
         for one in rewritten:
             one.path.write_text(one.after, encoding="utf-8")
-    places = [place for one in rewritten for place in one.places]
-    return 1 if any(place.reason for place in places) or any(differences.values()) else 0
+    is_whole = not any(place.reason for one in rewritten for place in one.places)
+    return 0 if is_whole and not any(differences.values()) else 1
+
+
+def _ops_in(rewritten: "list[RewrittenModule]", names: Mapping[Path, str]) -> dict[str, str]:
+    """Return "module:variable" of the op that a Function became, if no other Function has its name."""
+    places = [(names[one.path], place) for one in rewritten for place in one.places]
+    counts = Counter(place.name for _, place in places)
+    return {place.name: f"{module}:{place.op}" for module, place in places if place.op and counts[place.name] == 1}
 
 
 def _files_in(path: Path) -> list[Path]:

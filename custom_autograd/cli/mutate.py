@@ -1,4 +1,4 @@
-"""custom-autograd mutate: changes the rules of ops on purpose, and shows which changes the tests notice."""
+"""Changes the rules of ops on purpose, and shows which changes the tests detect, for `custom-autograd mutate`."""
 
 import argparse
 import shlex
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what noticed each change; 0 if every change was noticed, 1 if one survived.
+    """Print the test that detected each change; return 0 if every change was detected, 1 if one survived.
 
     Raises:
         CheckError: a target, a check or an operator is unknown, an op has nothing to change, or its tests fail as they
@@ -65,6 +65,6 @@ def _judge(arguments: argparse.Namespace, ops: list[object]) -> "Judge":
 
 
 def _show_progress(text: str) -> None:
-    """Write one line to a terminal, which the next one overwrites."""
+    """Write a line to a terminal that the next line overwrites."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)

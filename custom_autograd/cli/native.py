@@ -1,4 +1,4 @@
-"""custom-autograd native: says whether calls run natively here, and builds what they need."""
+"""Shows whether calls run natively here, and builds the library for it, for `custom-autograd native`."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ SETTINGS = {
     "1": "1 or not set, calls are native once the library is there",
     "require": "require, the first call waits for the library",
 }
-"""What the variable says, by its value."""
+"""Meanings of the variable's values."""
 NOT_BUILT = "not built yet: the first call of an op builds it; --build does so now, and says why where it cannot"
 
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is in force; 0, 1 if the library cannot be built here, or 2 if the variable has no such value."""
+    """Print the settings; return 0, 1 if the library cannot be built here, or 2 if the variable has another value."""
     import torch
 
     from custom_autograd.core.errors import CustomAutogradError, KernelUnavailable
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _describe_compiler() -> str:
-    """Return the compiler's command, and what it says of its version."""
+    """Return the command of the compiler, and the version that it prints."""
     from custom_autograd.kernels.compilers import run as run_command
 
     command = os.environ.get("CXX") or "c++"

@@ -1,4 +1,4 @@
-"""custom-autograd new: writes the files of an op that is complete, to be changed into another one."""
+"""Writes the files of a complete op as a start for another one, for `custom-autograd new`."""
 
 import argparse
 import itertools
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the op, its kernel's source and its test, or a package of ops, and say what to do next; 0.
+    """Write an op, the source of its kernel and its test, or a package of ops, and print the next step; return 0.
 
     Raises:
         DeclarationError: the name cannot be that of an op.
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_package(name: str) -> int:
-    """Write a package with a C++, a CUDA and a Triton kernel, its tests, its CI and its README; 0."""
+    """Write a package with C++, CUDA and Triton kernels, tests, CI and a README; return 0."""
     if not is_name(name):
         raise CheckError(f"{name}: a package of that name cannot be imported; name it as a Python variable")
     if name in sys.stdlib_module_names or name in (*DEPENDENCIES, "tests"):
@@ -69,7 +69,7 @@ def write_package(name: str) -> int:
 
 
 def write(files: Mapping[Path, str]) -> None:
-    """Write files, with their folders, unless one of them is there."""
+    """Write files, with their folders, unless one of them exists."""
     taken = [path for path in files if path.exists()]
     if taken:
         raise CheckError(f"{taken[0]}: the file is there already, and nothing was written")
@@ -88,16 +88,16 @@ PLACES = {
     "pyproject.toml": "pyproject.toml",
     "test_ops.py.txt": "tests/test_ops.py",
 }
-"""Where a file of the template goes, relative to the folder of the project; the others go into the package."""
+"""Paths of files of the template, relative to the folder of the project; other files go into the package."""
 
 
 def module_of(file: Path) -> str:
-    """Return the name by which a test imports a file: within a package, with the names of the packages."""
+    """Return the name under which a test imports a file, with the names of its packages."""
     return ".".join([*(folder.name for folder in reversed(packages_of(file))), file.stem])
 
 
 def folder_of_tests(file: Path) -> Path:
-    """Return where a file's test belongs: next to the file, or outside of the package that the file is in."""
+    """Return the folder of a file's test: that of the file, or the one outside of its package."""
     packages = packages_of(file)
     if not packages:
         return file.parent
@@ -116,7 +116,7 @@ NAMESPACE = "mylib"
 
 
 KERNELS = ("none", "numpy", "cpp", "triton")
-"""What --kernel takes; "none" leaves the work to the reference."""
+"""Values of --kernel; with "none", the reference computes the result."""
 
 
 def files_for(qualified: str, name: str, module: str, kernel: str) -> Mapping[str, str]:

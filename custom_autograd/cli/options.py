@@ -1,4 +1,4 @@
-"""What commands share: options and what their texts mean, the ops that TARGETs name, and reports written and shown."""
+"""Options that commands share: how they are parsed, the ops that TARGETs name, and how reports are written."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ def names_of(text: str) -> list[str]:
 
 
 def is_named(target: "Target", patterns: Sequence[str]) -> bool:
-    """Return True if the name of a target, of a Function with or without its module, fits one of several patterns."""
+    """Return True if the name of a target matches a pattern; that of a Function, with or without its module."""
     subject = target.subject
     names = [target.name, *([subject.__qualname__, path_of(subject)] if isinstance(subject, type) else [])]
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
@@ -43,7 +43,7 @@ def dtype_of(name: str | None) -> "torch.dtype | None":
     """Return the dtype of a name such as float64.
 
     Raises:
-        CheckError: there is none of that name.
+        CheckError: if torch does not have a dtype of that name.
     """
     import torch  # heavy
 
@@ -67,7 +67,7 @@ def ranks_of(text: str) -> int:
 
 
 def processes_of(text: str) -> int:
-    """Return a number of processes; 0 means none besides this one.
+    """Return a number of processes; 0 means only this one.
 
     Raises:
         ArgumentTypeError: if the text is not one.
@@ -92,10 +92,10 @@ def duration_of(text: str) -> float:
 
 
 def shard_of(text: str) -> "Shard":
-    """Return the shard that a text such as 3/16 names.
+    """Return the shard of a text such as 3/16.
 
     Raises:
-        ArgumentTypeError: if the text does not name one.
+        ArgumentTypeError: if the text is not one.
     """
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
@@ -114,9 +114,9 @@ class SelectedOp:
         position: of the op among those that the TARGET names.
         alone: a TARGET that names this op and no other.
         target: what is checked.
-        samples: recorded calls, where no samples are registered.
-        file: where these are saved.
-        reason: why it has no samples, where it has none.
+        samples: recorded calls, if no samples are registered.
+        file: path of the saved calls.
+        reason: why it has no samples, if it has none.
         surrogate: why its gradients are not the derivative, if an option names it.
     """
 
@@ -140,10 +140,10 @@ def select_ops(texts: Sequence[str], *, done: str = "checked") -> tuple[Selected
 
     Args:
         texts: the TARGETs.
-        done: what the command does to ops.
+        done: participle of what the command does, for messages.
 
     Raises:
-        CheckError: a TARGET is unknown, or no op has samples.
+        CheckError: if a TARGET is unknown, or no op has samples.
     """
     from custom_autograd.core.errors import CheckError  # imports torch
     from custom_autograd.verification.harness.op_files import load  # imports torch
@@ -164,7 +164,7 @@ def select_ops(texts: Sequence[str], *, done: str = "checked") -> tuple[Selected
 
 
 def cases_of(ops: Sequence[SelectedOp], arguments: argparse.Namespace, *, seconds: float | None = None) -> "list[Case]":
-    """Return the ops that have samples with these, made for a device, a dtype and a seed."""
+    """Return the cases of ops that have samples, which are made for a device, a dtype and a seed."""
     from custom_autograd.verification.check import case_of  # imports torch
     from custom_autograd.verification.harness.op_files import device_of  # imports torch
 
@@ -208,7 +208,7 @@ def write_report(report: "Report", arguments: argparse.Namespace) -> None:
 
 
 def show_report(report: "Report", arguments: argparse.Namespace) -> None:
-    """Print the report; only what was found, if there is anything, where the run is quiet."""
+    """Print the report; only the findings, if there are any, with --quiet."""
     from custom_autograd.cli.terminal import print_report, print_results  # imports rich
     from custom_autograd.verification.report import text  # imports torch
     from custom_autograd.verification.report.results import format_warnings  # imports torch

@@ -1,4 +1,4 @@
-"""The ops and Functions that custom-autograd check looks at, with their samples: registered ones, or recorded calls."""
+"""Selects ops and Functions with registered samples or recorded calls, for `custom-autograd check`."""
 
 import argparse
 import fnmatch
@@ -22,7 +22,7 @@ from custom_autograd.verification.report.results import Shard
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is checked.
+    """Ops and Functions that are checked.
 
     Attributes:
         ops: with or without samples.
@@ -35,12 +35,12 @@ class Selection:
     recorded: tuple[Result, ...]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names in the order of the report: those without samples come after those with them."""
+        """Return the names in the order of the report, those without samples last."""
         ops = [op.target.name for op in sorted(self.ops, key=lambda op: not op.has_samples)]
         return tuple(dict.fromkeys([*ops, *(result.op for result in (*self.skipped, *self.recorded))]))
 
     def results_of(self, shard: Shard | None) -> list[Result]:
-        """Return the results that belong to a shard; all if there are no shards."""
+        """Return the results in a shard; all results without shards."""
         results = (*self.skipped, *self.recorded)
         return [result for result in results if shard is None or shard.holds(result.op)]
 
@@ -58,7 +58,7 @@ def select_all(arguments: argparse.Namespace, checks: Sequence[Check], file: Pat
     Args:
         arguments: of the command.
         checks: of calls that only the process that records them can check.
-        file: where recorded calls are saved.
+        file: path for recorded calls.
 
     Raises:
         CheckError: a TARGET is unknown, the recorded script fails, a name of --surrogate is unknown, or nothing has
@@ -109,7 +109,7 @@ def _record(arguments: argparse.Namespace, checks: Sequence[Check], file: Path) 
 
 
 def _with_calls(op: SelectedOp, script: str | None, file: Path) -> list[SelectedOp]:
-    """Return an op with the recorded calls, or the reason why there are none; none if these were checked already."""
+    """Return an op with its recorded calls, or with the reason why it has none; None if they were checked already."""
     if registry.record_of(op.target.subject) is not None:
         return [op]  # its author registers samples
     if script is None:
@@ -134,7 +134,7 @@ NOT_CALLED = (
 
 
 def _require_known(patterns: Sequence[str], ops: Sequence[SelectedOp], recorded: Sequence[Result]) -> None:
-    """Raise if a name of --surrogate fits nothing."""
+    """Raise if a name of --surrogate does not match an op or a Function."""
     others = {result.op for result in recorded}
     for pattern in patterns:
         if not any(is_named(op.target, [pattern]) for op in ops) and not fnmatch.filter(others, pattern):

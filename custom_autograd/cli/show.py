@@ -1,4 +1,4 @@
-"""custom-autograd list, show and shapes: what ops declare, what is known of each, and the line of shapes that fits."""
+"""Prints declarations, capabilities and shapes of ops, for `custom-autograd list`, `show` and `shapes`."""
 
 import argparse
 import textwrap
@@ -15,7 +15,7 @@ WIDTH = 100
 
 
 def list_ops(arguments: argparse.Namespace) -> int:
-    """Print a few lines per op; 0.
+    """Print a few lines for each op; return 0.
 
     Raises:
         CheckError: a target is unknown or declares no ops.
@@ -28,7 +28,7 @@ def list_ops(arguments: argparse.Namespace) -> int:
 
 
 def capabilities_of(value: object) -> Mapping[str, str]:
-    """Return capability -> where it comes from; empty for a value without capabilities."""
+    """Return the source of each capability; empty for an object without capabilities."""
     capabilities = getattr(value, "capabilities", None)
     if not callable(capabilities):
         return {}
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def show_ops(arguments: argparse.Namespace) -> int:
-    """Print one section per op; 0.
+    """Print a section for each op; return 0.
 
     Raises:
         CheckError: a target is unknown or declares no ops, or its samples cannot be made.
@@ -137,7 +137,7 @@ def _samples(value: object) -> list[str]:
 
 
 def propose_shapes(arguments: argparse.Namespace) -> int:
-    """Print a proposal for each op; nothing is changed.
+    """Print a proposal for each op without changing it; return 0.
 
     Raises:
         CheckError: a target is unknown, or its samples cannot be made.
@@ -151,7 +151,7 @@ def propose_shapes(arguments: argparse.Namespace) -> int:
 
 
 def _proposed(target: "Target") -> Iterator[str]:
-    """Yield the line that is there, the proposal, and the reasons for its brackets."""
+    """Yield the declared line, the proposal, and the reasons for its brackets."""
     from custom_autograd.containers.op_adapter import adapter_of  # imports torch
     from custom_autograd.shapes.rule import described_op  # imports torch
     from custom_autograd.verification.check import case_of  # imports torch

@@ -1,4 +1,4 @@
-"""What a terminal gets that a file does not: colour, and a progress bar. rich is optional; without it text is plain."""
+"""Prints in colour and with a progress bar on a terminal, if rich is installed; plain text elsewhere."""
 
 import contextlib
 import importlib.util
@@ -13,7 +13,7 @@ from custom_autograd.verification.report import Result
 from custom_autograd.verification.report.text import format_report, format_table, table_rows
 
 Advance: TypeAlias = Callable[[str, str, "Result | None"], None]
-"""Called with an op, a check, and its result on a sample: None as the check begins."""
+"""Called with an op, a check, and its result on a sample, which is None when the check begins."""
 
 STYLES = {"passed": "green", "failed": "bold red", "FAILED": "bold red", "error": "bold yellow", "ERROR": "bold yellow"}
 
@@ -33,7 +33,7 @@ def print_report(text: str, stream: TextIO) -> None:
 
 
 def print_results(results: Sequence[Result], stream: TextIO, *, is_verbose: bool) -> None:
-    """Print a report; before it the table of ops and checks, if asked for."""
+    """Print a report, after the table of ops and checks if it is verbose."""
     if is_verbose and results:
         _print_checks(results, stream)
     print_report(format_report(results), stream)
@@ -78,9 +78,9 @@ def print_table(rows: Sequence[Sequence[str]], stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def progress(total: int, *, is_quiet: bool) -> Iterator[Advance]:
-    """Yield what is called as checks begin and end: a bar on a terminal, a line every 10 seconds elsewhere.
+    """Yield a function to call when checks begin and end; it shows a bar on a terminal, and prints lines elsewhere.
 
-    Each finding is named as it comes.
+    Each finding is printed at once.
     """
     if is_quiet:
         yield lambda op, check, result: None
@@ -123,7 +123,7 @@ class Log:
         self._start = time.monotonic()
 
     def __call__(self, op: str, check: str, result: Result | None) -> None:
-        """Note what runs, count results, and print findings; as in `Advance`."""
+        """Record the check that runs, count results, and print findings, as `Advance`."""
         self._number += result is not None
         self._current = f"{op}: {check}"
         if result is not None and result.is_finding:
@@ -135,17 +135,17 @@ class Log:
         print(f"checking: {done}, {self._current}", file=sys.stderr, flush=True)
 
     def show_until(self, is_over: threading.Event) -> None:
-        """Print a line every 10 seconds until it is over."""
+        """Print a line every 10 seconds until the end."""
         while not is_over.wait(SECONDS):
             self.show()
 
 
 SECONDS = 10.0
-"""Between two lines of a log."""
+"""Time between two lines of a log, s."""
 
 
 def _is_rich(stream: TextIO) -> bool:
-    """Return True if the stream is a terminal that may be coloured, and rich is installed."""
+    """Return True if the stream is a terminal that allows colours, and rich is installed."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return importlib.util.find_spec("rich") is not None

@@ -1,4 +1,4 @@
-"""custom-autograd check in processes: so that a crash in a kernel ends one op and not the run, or as ranks.
+"""Checks ops in processes, so that a crash in a kernel ends one op and not the run, or as ranks.
 
 A process loads the TARGET text itself, and checks one op after another. It reports each check that begins, each
 result, and the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
@@ -29,7 +29,7 @@ from custom_autograd.verification.report import Report, Result
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One op: the TARGET that names it, its position among what that names, and how its samples are made.
+    """One op: the TARGET that names it, its position among the ops of that TARGET, and how its samples are made.
 
     The TARGET `alone` names it and no other; empty if that is the same. A file has the calls that the script `record`
     made, if its samples are not registered. `surrogate` is why the gradient of a Function is not the derivative.
@@ -51,7 +51,7 @@ class Task:
     surrogate: str | None = None
 
     def make_case(self) -> Case:
-        """Return the op with its samples, loaded in the process that calls this.
+        """Load the op in this process, and return it with its samples.
 
         Raises:
             CheckError: if it cannot be loaded here.
@@ -63,7 +63,7 @@ class Task:
         return case_of(target, samples, device=self.device, dtype=dtype, seed=self.seed, seconds=self.seconds)
 
     def __call__(self, line: ParentPipe) -> None:
-        """Check the op; what is found is sent at once, so that it survives the process."""
+        """Check the op, and send each result at once, so that it survives the process."""
         try:
             case, checks = self.make_case(), select_checks(self.checks)
         except CheckError as error:
@@ -74,7 +74,7 @@ class Task:
 
 
 def work(line: ParentPipe) -> None:
-    """Check one op after another, and send None after each, until None comes in place of a task."""
+    """Check one op after another, and send None after each, until None arrives instead of a task."""
     while isinstance(task := line.take(), Task):
         task(line)
         line(None)
@@ -84,8 +84,8 @@ class Workers:
     """Up to `most` processes that work on tasks.
 
     Args:
-        tasks: what is to be done.
-        most: how many processes there may be at once.
+        tasks: checks of one op each.
+        most: the number of processes at a time.
         advance: called as each check begins, and with each result.
     """
 
@@ -98,7 +98,7 @@ class Workers:
         self._busy: dict[Child, int] = {}
 
     def run(self) -> None:
-        """Work until every task has ended, or until an exception such as Ctrl-C; no process is left behind."""
+        """Work until every task has ended, or an exception such as Ctrl-C; end all processes."""
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:
@@ -111,12 +111,12 @@ class Workers:
                 self._listen_once_more()
 
     def report(self) -> Report:
-        """Return what was found so far, in the order of the tasks."""
+        """Return the results so far, in the order of the tasks."""
         results = tuple(result for heard in self._heard for result in heard.results)
         return Report(results, {op: text for heard in self._heard for op, text in heard.sources.items()})
 
     def _give(self, child: Child) -> None:
-        """Give a process the next task, or None if there is no more."""
+        """Send the next task to a process, or None after the last one."""
         self._busy[child] = self._waiting.pop(0) if self._waiting else -1
         child.give(self._tasks[self._busy[child]] if self._busy[child] >= 0 else None)
 
@@ -142,7 +142,7 @@ class Workers:
             self._advance(self._tasks[position].op, message.check, message if isinstance(message, Result) else None)
 
     def _listen_once_more(self) -> None:
-        """Keep what each process has sent, before it is killed; it goes on sending until then."""
+        """Receive the messages of each process before it is killed."""
         for child, position in self._busy.items():
             for _ in range(MOST_UNHEARD):
                 if not child.pipe.poll() or isinstance(message := child.receive(), Ending):
@@ -151,7 +151,7 @@ class Workers:
                     self._keep(position, message)
 
     def _died(self, position: int, draw: tuple[str, ...], ending: Ending) -> Result:
-        """Return the result of an op whose process died; its check runs once more, alone, to learn which call it is."""
+        """Return the result of an op whose process died; its check runs again, alone, to find the call that ends it."""
         task, told = self._tasks[position], self._heard[position]
         progress = told.progress
         checks = (progress.check,) if progress.code else task.checks
@@ -218,4 +218,4 @@ def _command(task: Task, progress: Progress) -> str:
 
 
 MOST_UNHEARD = 1000
-"""How many words of a process are listened to after Ctrl-C: it goes on talking until it is killed."""
+"""Number of messages of a process that are received after Ctrl-C: it sends more until it is killed."""

@@ -15,6 +15,7 @@ from custom_autograd.cli.main import main
 pytest.importorskip("libcst", reason="libcst is not installed")
 
 from custom_autograd.adoption.module_rewriting import RecordedFunction, rewrite
+from custom_autograd.adoption.recording import record
 
 HEAD = "import torch\nfrom torch import Tensor\nfrom torch.autograd import Function\n\n\n"
 
@@ -562,6 +563,55 @@ swishes.py:6: SwishFunction: converted, agrees
 swishes.py:25: Unused: not converted: 'beta' has no annotation, and nothing tells its type: record a call with --record
 1 converted, 1 not: 'beta' has no annotation, and nothing tells its type: record a call with --record
 1 of 1 recorded agree by value, forward and gradient
+""",
+    )
+
+
+TESTS = """\
+import torch
+from swishes import SwishFunction
+
+
+@torch.library.custom_op("migrated::scaled", mutates_args=())
+def scaled(x: torch.Tensor, *, scale: float) -> torch.Tensor:
+    return scale * x
+
+
+def test_swish():
+    print("this is not part of the change")
+    for size in (5, 3):
+        SwishFunction.apply(torch.ones(size), 2.0)
+    assert scaled(torch.ones(2), scale=0.5).sum() == 2  # fails, and is recorded
+"""
+
+
+@pytest.mark.slow
+def test_calls_of_tests_are_recorded_with_keyword_arguments(tmp_path):
+    written(tmp_path, "swishes.py", HEAD + SWISH)
+    tests = written(tmp_path, "test_swishes.py", TESTS)
+
+    recorded = record(tmp_path, ["swishes"], tests)
+
+    samples = {name: [str(one.sample) for one in results] for name, results in recorded.results.items()}
+    assert {
+        "migrated::scaled": ["Sample(float32[2], scale=0.5)"],
+        "SwishFunction": ["Sample(float32[3], 2.0)"],
+    } == samples
+    assert {"x": "Tensor", "beta": "float"} == recorded.functions["SwishFunction"].types
+
+
+def test_a_script_that_fails_ends_the_run(tmp_path, capsys):
+    module = written(tmp_path, "swishes.py", HEAD + SWISH)
+    script = written(tmp_path, "script.py", "print(1)\n1 / 0")
+
+    assert main(["migrate", str(module), "--record", str(script)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert_expected_inline(
+        captured.err.replace(str(tmp_path), "FOLDER"),
+        """\
+custom-autograd: --record FOLDER/script.py: it raises ZeroDivisionError: division by zero
+  do         correct it, and run it again
 """,
     )
 

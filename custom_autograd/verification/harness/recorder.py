@@ -1,7 +1,10 @@
-"""The calls that code makes of the Functions and ops of a package, kept as samples.
+"""Records the calls that code makes of Functions and ops, as samples.
 
-Of calls that differ only in sizes and numbers the smallest is kept. What tells calls apart: dtypes, ranks, sizes 0 and
-1, what requires a gradient, flags and texts, integers from -8 to 8, and the types of other arguments.
+record_calls    the calls of everything that a package defines, for `check`
+Recorder        the calls of chosen Functions and ops; `custom-autograd migrate` uses it
+
+Of the calls of one kind, the smallest is kept. Two calls are of one kind if their dtypes, ranks, `requires_grad`,
+flags, strings, integers from -8 to 8 and types of other arguments agree, and the same sizes are 0 or 1.
 """
 
 import contextlib
@@ -25,12 +28,13 @@ from custom_autograd.verification.harness.packages import Contents, importable_n
 from custom_autograd.verification.harness.targets import target_of
 
 MOST = 6
-"""Calls of a Function or an op that are kept."""
+"""Number of calls that are kept of each Function and op."""
 
 LARGEST = 2**22
-"""Elements that the tensors of a kept call may have together."""
+"""Number of elements that the tensors of a call for `check` may have together."""
 
 Calls: TypeAlias = "dict[object, list[Sample]]"
+Called: TypeAlias = "type[torch.autograd.Function] | Overload"
 
 
 @contextlib.contextmanager
@@ -55,19 +59,28 @@ def record_calls(target: str) -> Iterator[Calls]:
         ...     entmax.sparsemax(torch.randn(3, 4, requires_grad=True)).sum().backward()
         >>> report = check(entmax.activations.SparsemaxFunction, calls[entmax.activations.SparsemaxFunction])
     """
+    contents = Contents(())
+    known: dict[object, object] = {}
+    local: dict[tuple[str, str], object] = {}
+
+    def choose(called: Called) -> object:
+        if called in known or not isinstance(called, type) or not contents.holds(called):
+            return known.get(called)
+        name = called.__module__, called.__qualname__
+        is_local = importable_name(called) is None and local.setdefault(name, called) is called
+        return called if is_local else None
+
     found: Calls = {}
-    recorder = _Recorder()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(applied(recorder.on_apply))
-        contents = recorder.contents = load_all(target)
-        values = [loaded.value for loaded in contents.found]
-        recorder.known = {_key(value): value for value in values}
-        if any(isinstance(key, Overload) for key in recorder.known):
-            stack.enter_context(Watch(recorder.on_op))
+    recorder = Recorder(choose, largest=LARGEST)
+    with recorder.functions(), contextlib.ExitStack() as stack:
+        contents = load_all(target)
+        known |= {_key(loaded.value): loaded.value for loaded in contents.found}
+        if any(isinstance(key, Overload) for key in known):
+            stack.enter_context(recorder.ops())
         yield found
-    found |= {value: [] for value in values}
-    for value, kept in recorder.kept.items():
-        found[value] = [_with_its_numbers(value, sample) for _, sample in kept.values()]
+    found |= {value: [] for value in known.values()}
+    for value, samples in recorder.samples().items():
+        found[value] = [_with_its_numbers(value, sample) for sample in samples]
 
 
 def _key(value: object) -> object:
@@ -88,42 +101,58 @@ def _with_its_numbers(value: object, sample: Sample) -> Sample:
 STAR = inspect.Parameter.VAR_POSITIONAL
 
 
-class _Recorder:
-    """The calls so far: by what is called and by kind of call, the number of elements, and the call."""
+class Recorder:
+    """Keeps calls of Functions and ops, at most 6 of each.
 
-    def __init__(self) -> None:
-        self.contents = Contents(())
-        self.known: dict[object, object] = {}
-        self.local: dict[tuple[str, str], type] = {}
-        self.kept: dict[object, dict[object, tuple[int, Sample]]] = {}
+    Args:
+        choose: returns the key under which the calls of a Function or an overload are kept, or None to ignore them.
+        largest: the number of elements that the tensors of a kept call may have together.
+    """
 
-    def on_apply(
-        self, cls: type[torch.autograd.Function], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> Callable[[], None]:
-        """Copy the arguments of a call of a Function that is looked for; what is returned keeps them."""
-        if cls in self.known or (self.contents.holds(cls) and self._is_first_of_local(cls)):
-            return self._taken(cls, args, kwargs)
-        return _nothing
+    def __init__(self, choose: Callable[[Called], object], *, largest: float = float("inf")) -> None:
+        self._choose, self._largest = choose, largest
+        self._kept: dict[object, dict[object, tuple[int, Sample]]] = {}
 
-    def _is_first_of_local(self, cls: type) -> bool:
-        """Return True for a class that is defined within a function, and is the first that it defines."""
-        name = cls.__module__, cls.__qualname__
-        return importable_name(cls) is None and self.local.setdefault(name, cls) is cls
+    def samples(self) -> Calls:
+        """Return the kept calls by key."""
+        return {key: [sample for _, sample in kept.values()] for key, kept in self._kept.items()}
 
-    def on_op(self, overload: object, args: Sequence[object], kwargs: Mapping[str, object], _: object) -> None:
-        """Keep a call of an op that is looked for."""
-        self._taken(self.known.get(overload), args, kwargs)()
+    def ops(self) -> contextlib.AbstractContextManager[object]:
+        """Record the ops that run within."""
+        return Watch(lambda overload, args, kwargs, _: self._taken(overload, args, kwargs)())
 
-    def _taken(self, value: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Callable[[], None]:
-        sample = Sample(*args, **kwargs)
-        tensors = sample.tensors() if value is not None else ()
+    @contextlib.contextmanager
+    def functions(self) -> Iterator[None]:
+        """Record each `apply` within that does not raise; also one that modules imported within keep in a variable."""
+        base: Any = torch.autograd.Function
+        own = inspect.getattr_static(base, "apply")
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            keep = _nothing if torch.compiler.is_compiling() else self._taken(cls, args, kwargs)
+            found = own.__get__(None, cls)(*args, **kwargs)
+            keep()
+            return found
+
+        is_own = "apply" in vars(base)
+        base.apply = classmethod(apply)
+        try:
+            yield
+        finally:
+            if is_own:
+                base.apply = own
+            else:
+                del base.apply
+
+    def _taken(self, called: Called, args: Sequence[object], kwargs: Mapping[str, object]) -> Callable[[], None]:
+        """Copy the arguments of a call, before it may write to them, and return what keeps the copies."""
+        key, sample = self._choose(called), Sample(*args, **kwargs)
+        tensors = sample.tensors() if key is not None else ()
         count = sum(tensor.numel() for tensor in tensors)
-        if value is None or count > LARGEST or not all(map(_is_plain, tensors)):
+        if key is None or count > self._largest or not all(map(_is_plain, tensors)):
             return _nothing
         kind = tuple(map(kind_of, args)), tuple((name, kind_of(row)) for name, row in kwargs.items())
-        kept = self.kept.setdefault(value, {})
-        smallest, _ = kept.get(kind, (LARGEST + 1, None))
-        if count >= smallest or (kind not in kept and len(kept) == MOST):
+        kept = self._kept.setdefault(key, {})
+        if (count >= kept[kind][0]) if kind in kept else len(kept) == MOST:
             return _nothing
         with torch.no_grad():
             copied = sample.map(copy_of)
@@ -155,33 +184,3 @@ def kind_of(value: object) -> object:
         return type(value)
     inside = [(path, kind_of(item)) for path, item in children_of(value)]
     return (type(value), *inside) if inside or type(value) not in PLAIN else value
-
-
-@contextlib.contextmanager
-def applied(
-    on_apply: Callable[[type[torch.autograd.Function], Sequence[Any], Mapping[str, Any]], Callable[[], None]],
-) -> Iterator[None]:
-    """Call a function before each `apply` of a Function, and what it returns after those that do not raise.
-
-    It also sees an `apply` that modules keep in a variable, if they are imported within.
-    """
-    base: Any = torch.autograd.Function
-    own = inspect.getattr_static(base, "apply")
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return own.__get__(None, cls)(*args, **kwargs)
-        keep = on_apply(cls, args, kwargs)
-        found = own.__get__(None, cls)(*args, **kwargs)
-        keep()
-        return found
-
-    is_own = "apply" in vars(base)
-    base.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        if is_own:
-            base.apply = own
-        else:
-            del base.apply

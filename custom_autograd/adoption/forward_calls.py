@@ -1,7 +1,7 @@
-"""One call of `forward` of an autograd.Function: what it returns, and what it keeps on ctx for the backward.
+"""Calls `forward` of an autograd.Function, and returns its outputs and the values that it keeps on ctx.
 
-run_forward        with the arguments as they are: values, and everything on ctx as leaves
-AbstractForward    with fake tensors in their place: the leaves that are not tensors follow from shapes and numbers
+run_forward        with the given arguments
+AbstractForward    with fake tensors in their place: leaves that are not tensors follow from shapes and numbers
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function: TypeAlias = type[torch.autograd.Function]
 
 
 class FunctionContext:
-    """The ctx that a Function sees in an op. What the Function sets itself is in `vars(ctx)`."""
+    """The ctx of a Function in an op; attributes that the Function sets are in `vars(ctx)`."""
 
     __slots__ = ("__dict__", "dirty", "fixed", "materializes", "needs_input_grad", "saved_tensors")
 
@@ -41,22 +41,22 @@ class FunctionContext:
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Ignore what forward mode would use: tangents are derived from the backward."""
+        """Ignore the tensors: tangents are derived from the backward."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Note the arguments that forward writes to."""
+        """Record the arguments that forward writes to."""
         self.dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Note the outputs without a gradient."""
+        """Record the outputs without a gradient."""
         self.fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Note whether undefined gradients arrive as zeros."""
+        """Record whether undefined gradients are passed as zeros."""
         self.materializes = value
 
     def kept(self) -> dict[str, Any]:  # Any: whatever the Function keeps
-        """Return everything that the backward may read."""
+        """Return all values that the backward may read."""
         return {"saved_tensors": self.saved_tensors, **vars(self)}
 
 
@@ -66,11 +66,11 @@ class Call:
 
     Attributes:
         arguments: in the order of forward.
-        outputs: what it returned; one for a single value.
-        is_tuple: it returned several.
+        outputs: its results.
+        is_tuple: True if it returned a tuple or a list.
         context: its ctx.
-        leaves: what is on ctx, containers flattened.
-        structure: by attribute of ctx, how many leaves make it up, and how; None for a leaf.
+        leaves: values on ctx, with containers flattened.
+        structure: of each attribute of ctx, (name, treespec or None for a leaf, number of leaves).
     """
 
     arguments: Sequence[Any]  # Any: the Function takes, returns and keeps anything
@@ -89,7 +89,7 @@ class Call:
         return found
 
     def with_leaves(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Return what is on ctx, with other leaves."""
+        """Return the attributes of ctx with other leaves."""
         found, rest = {}, iter(leaves)
         for name, structure, count in self.structure:
             own = list(itertools.islice(rest, count))
@@ -98,7 +98,7 @@ class Call:
 
 
 def flatten_kept(kept: Mapping[str, Any]) -> tuple[list[Any], list[tuple[str, Any, int]]]:
-    """Return what is on a ctx as tensors and as values that hold none, and how they make it up."""
+    """Return the leaves of a ctx, and the structure of its attributes; a container without tensors is one leaf."""
     leaves, rows = [], []
     for name, value in kept.items():
         is_whole = isinstance(value, Tensor) or type(value) in WHOLE
@@ -110,16 +110,16 @@ def flatten_kept(kept: Mapping[str, Any]) -> tuple[list[Any], list[tuple[str, An
 
 
 WHOLE = frozenset({*PLAIN, torch.Size})
-"""Classes of values that are not containers, or hold no tensors."""
+"""Classes of values that are not containers, or do not contain tensors."""
 
 
 def has_setup_context(function: Function) -> bool:
-    """Return True if ctx is filled by a `setup_context`, and forward does not take it."""
+    """Return True if the Function has a `setup_context`, so that forward does not take ctx."""
     return function.setup_context is not torch.autograd.Function.setup_context
 
 
 def parameters_of(function: Function) -> list[inspect.Parameter]:
-    """Return the parameters of `apply`: those of forward without ctx that can be given by position."""
+    """Return the parameters of `apply`: the positional ones of forward, without ctx."""
     parameters = list(inspect.signature(function.forward).parameters.values())
     rest = parameters if has_setup_context(function) else parameters[1:]
     return [one for one in rest if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
@@ -138,7 +138,7 @@ def with_defaults(function: Function, *args: Any, **kwargs: Any) -> list[Any]:  
 
 @torch.no_grad()
 def run_forward(function: Function, arguments: Sequence[Any]) -> Call:  # Any: as there
-    """Call forward as `apply` does, with a ctx on which every tensor needs a gradient; autocast is off, as in an op."""
+    """Call forward as `apply` does if every tensor requires a gradient; autocast is off, as in an op."""
     context = FunctionContext(tuple([_can_need_grad(value) for value in arguments]))
     forward: Callable[..., Any] = function.forward
     device = next((value.device.type for value in arguments if isinstance(value, Tensor)), "cpu")
@@ -158,7 +158,7 @@ def _can_need_grad(value: Any) -> bool:
 
 
 class AbstractForward:
-    """The leaves on ctx that follow from shapes, dtypes and numbers: forward runs once for each of them."""
+    """Computes the leaves on ctx that follow from shapes, dtypes and numbers; runs forward once for each of these."""
 
     LONGEST = 256
 
@@ -167,15 +167,15 @@ class AbstractForward:
         self._known: dict[object, list[Any]] = {}
 
     def leaves(self, arguments: Sequence[Any]) -> list[Any]:
-        """Return what is on ctx after a call with such arguments.
+        """Return the leaves on ctx after a call.
 
         Args:
-            arguments: as forward takes them; in place of tensors, also their `Metadata`.
+            arguments: as forward takes them; their `Metadata` can replace tensors.
         """
         key = tuple(map(_key, arguments))
         try:
             found = self._known.get(key)
-        except TypeError:  # a symbol has no hash: what is traced now keeps it
+        except TypeError:  # a symbol is not hashable, and belongs to the graph that is traced now
             return self.run(arguments).leaves
         if found is None:
             if len(self._known) == self.LONGEST:
@@ -186,12 +186,12 @@ class AbstractForward:
         return found
 
     def run(self, arguments: Sequence[Any]) -> Call:
-        """Call forward with tensors that the mode in progress makes, which need no data."""
+        """Call forward with empty tensors, which are fake ones if a fake mode is active."""
         return run_forward(self._function, [_empty(value) for value in arguments])
 
 
 def is_metadata(value: object) -> bool:
-    """Return True for a tensor, or what is known of one."""
+    """Return True for a tensor, or the metadata of one."""
     return hasattr(value, "stride") and hasattr(value, "dtype")
 
 
