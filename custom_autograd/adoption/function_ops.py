@@ -104,7 +104,9 @@ def _samples_of(function: Function, samples: Samples, refuse: Refusal) -> list[S
     made = [one if isinstance(one, Sample) else Sample(*one) for one in given]
     found = [sample for sample in made if sample.error is None]
     if not found:
-        raise refuse("samples= holds no call", expected="a Sample, or a tuple of arguments", do="give at least one")
+        raise refuse(
+            "samples= does not contain a call", expected="a Sample, or a tuple of arguments", do="pass at least one"
+        )
     return found
 
 
@@ -119,7 +121,7 @@ def _guessed(function: Function, refuse: Refusal) -> Sample:
         pass
     missing = [one.name for one in parameters_of(function) if one.annotation is one.empty]
     raise refuse(
-        "no call of this Function is known, which tells its types and what it keeps for the backward",
+        "the types of arguments, and the values that forward keeps on ctx, are not known without a call",
         expected="samples=, or annotations of tensors and numbers",
         found=f"no annotation of {quote(missing)}" if missing else "annotations of other types",
         do="pass samples=[(tensor, ...)], the arguments of a call",
@@ -147,14 +149,11 @@ def _recorded(function: Function, parameters: Parameters, arguments: list[Any], 
     try:
         call = run_forward(function, values)
     except Exception as error:
-        raise refuse(f"forward raises for a recorded call: {error!r}", do="give samples= that it takes") from error
-    names = [one.name for one in parameters]
-    written = [
-        name
-        for name, value, version in zip(names, values, versions, strict=True)
-        if isinstance(value, Tensor)
-        and (version_of(value) != version or find_identical(value, call.context.dirty) is not None)
-    ]
+        raise refuse(
+            f"forward raises for a recorded call: {error!r}", do="pass samples= that forward accepts"
+        ) from error
+    rows = zip(parameters, values, versions, strict=True)
+    written = [one.name for one, value, version in rows if _is_written(value, version, call.context.dirty)]
     if written:
         raise refuse(
             f"forward writes to {quote(written)}",
@@ -163,13 +162,13 @@ def _recorded(function: Function, parameters: Parameters, arguments: list[Any], 
         )
     wrong = [value for value in call.outputs if not isinstance(value, (Tensor, int, float, bool, type(None)))]
     if wrong:
-        raise refuse(
-            "forward returns what an op cannot return",
-            expected="tensors or numbers",
-            found=show(wrong[0]),
-            do="return it from a function around the op",
-        )
+        problem, do = "forward returns what an op cannot return", "return it from a function around the op"
+        raise refuse(problem, expected="tensors or numbers", found=show(wrong[0]), do=do)
     return call
+
+
+def _is_written(value: object, version: int, dirty: Sequence[Tensor]) -> bool:
+    return isinstance(value, Tensor) and (version_of(value) != version or find_identical(value, dirty) is not None)
 
 
 def _recorded_with_gaps(function: Function, arguments: list[Any]) -> list[Call]:
@@ -275,8 +274,8 @@ class _BackwardRule:
     def _wrong(self, surplus: list[Any]) -> GradientError:
         return GradientError(
             self._plan.origin.op,
-            "the backward returns gradients for more arguments than have one",
-            expected=f"{len(self._plan.names)}, None for what is not differentiable",
+            "the backward returns more gradients than there are differentiable arguments",
+            expected=f"{len(self._plan.names)}, with None for arguments that are not differentiable",
             found=show(surplus[0]),
             rule=self._location,
             declared=self._plan.origin.declared,

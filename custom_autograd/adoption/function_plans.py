@@ -119,7 +119,7 @@ class Plan:
         """Run forward; return its outputs and the hidden ones."""
         call = run_forward(self.function, arguments)
         if call.structure != self.call.structure:
-            raise self._other("what forward keeps on ctx", _listed(self.call), _listed(call))
+            raise self._other("the list of values on ctx", _listed(self.call), _listed(call))
         values = dict(zip((*self.names, *self.outputs), (*arguments, *call.outputs), strict=False))
         rows = zip(self.kept, call.leaves, self.leaves(values, arguments), strict=True)
         checked = [self._checked(*row) for row in rows]
@@ -175,14 +175,7 @@ def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], r
     abstract, problem = _find_abstract(function, calls)
     outputs = ("output",) if len(first.outputs) == 1 else tuple(f"output_{i}" for i in range(len(first.outputs)))
     kept = [_kept(i, path, calls, parameters, outputs, abstract) for i, path in enumerate(first.paths())]
-    wrong = next((one for one in kept if one.source == ""), None)
-    if wrong is not None:
-        raise refuse(
-            f"{wrong.path} cannot be computed again for the backward, and is not a tensor or a number",
-            expected="a value that follows from arguments and shapes",
-            found=show(wrong.value),
-            do=f"let forward keep tensors or numbers, or run on tensors without data: {problem}",
-        )
+    _require_sources(kept, problem, refuse)
     numbers = [one.value for one in kept if one.source == NUMBER]
     fixed = [
         name
@@ -202,15 +195,27 @@ def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], r
     )
 
 
+def _require_sources(kept: Sequence[Kept], problem: str, refuse: Refusal) -> None:
+    """Raise if a value on ctx has no source."""
+    for one in kept:
+        if one.source == "":
+            raise refuse(
+                f"{one.path} cannot be computed again for the backward, and is not a tensor or a number",
+                expected="a value that follows from arguments and shapes",
+                found=show(one.value),
+                do=f"let forward keep tensors or numbers, or run on tensors without data: {problem}",
+            )
+
+
 def _check_alike(calls: Sequence[Call], refuse: Refusal) -> None:
     first, do = calls[0], "make one op for each kind of call, with samples= of that kind"
     for call in calls[1:]:
         own, its = len(first.outputs), len(call.outputs)
         if own != its:
-            raise refuse("forward returns more in some calls", expected=str(own), found=str(its), do=do)
+            raise refuse("forward returns more outputs in some calls", expected=str(own), found=str(its), do=do)
         if first.structure != call.structure:
             kept, found = _listed(first), _listed(call)
-            raise refuse("forward keeps other values in some calls", expected=kept, found=found, do=do)
+            raise refuse("forward keeps different values on ctx in different calls", expected=kept, found=found, do=do)
 
 
 def _listed(call: Call) -> str:

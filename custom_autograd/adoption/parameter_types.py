@@ -126,14 +126,14 @@ def _decided(name: str, kinds: set[str], methods: Methods) -> str:
     kinds = kinds - {NONE}
     text = code(methods["forward"])
     if f"isinstance({name}," in text:
-        raise NotMechanical(f"'{name}' has no annotation, and forward asks for its type")
+        raise NotMechanical(f"'{name}' has no annotation, and forward checks its type with isinstance()")
     if WHOLE in kinds and kinds <= {WHOLE, "int", "float"}:
         kinds = (kinds - {WHOLE}) or _of_whole(name, methods)
     kinds = {"float"} if kinds == {"int", "float"} else kinds
     if kinds == {"str"} and "device" in name:
         kinds = {"str", "torch.device"}
     if len(kinds) != 1 or kinds & {OTHER, WHOLE}:
-        why = f"is {' and '.join(sorted(kinds))}" if kinds else "nothing tells its type"
+        why = f"is {' and '.join(sorted(kinds))}" if kinds else "its type is not known"
         raise NotMechanical(f"'{name}' has no annotation, and {why}: record a call with --record")
     is_optional = is_optional or bool(re.search(rf"\b{name} is (not )?None", text))
     return f"{kinds.pop()} | None" if is_optional else kinds.pop()

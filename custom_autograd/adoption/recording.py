@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from custom_autograd.schema.arguments import spell_annotation
 from custom_autograd.schema.samples import Sample, map_tensors
 from custom_autograd.torch_private.verification import name_of_overload
 from custom_autograd.values.random_state import RandomState, kept_random_state
-from custom_autograd.verification.harness.recorder import Called, Recorder
+from custom_autograd.verification.harness.recorder import Called, Recorder, kind_of
 from custom_autograd.verification.processes.process import ParentPipe
 from custom_autograd.verification.processes.recorded_scripts import dump, load, run_apart, run_script
 
@@ -116,7 +117,7 @@ def _record(root: str, modules: tuple[str, ...], script: str, send: ParentPipe) 
         return None if name_of_overload(called).partition("::")[0] in OPS_OF_TORCH else called
 
     sys.path.insert(0, root)
-    recorder = Recorder(choose)
+    recorder = Recorder(choose, kind=partial(kind_of, sizes=inf, numbers=inf))  # all sizes and numbers are compared
     with recorder.functions(), recorder.ops():
         run_script(script)
     results: dict[str, list[Result]] = {}

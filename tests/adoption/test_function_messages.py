@@ -111,7 +111,7 @@ def test_calls_that_keep_other_values():
     assert_expected_inline(
         refused(keeps_sometimes, (tensor(3), True), (tensor(3), False)),
         """\
-DeclarationError: refused::op: forward keeps other values in some calls
+DeclarationError: refused::op: forward keeps different values on ctx in different calls
   expected   saved_tensors[0]
   found      nothing
   declared   FILE.py:LINE
@@ -123,7 +123,7 @@ def test_no_call_is_known():
     assert_expected_inline(
         message(lambda: from_function(with_group, "refused::op")),
         """\
-DeclarationError: refused::op: no call of this Function is known, which tells its types and what it keeps for the backward
+DeclarationError: refused::op: the types of arguments, and the values that forward keeps on ctx, are not known without a call
   expected   samples=, or annotations of tensors and numbers
   found      no annotation of 'x', 'group'
   declared   FILE.py:LINE
@@ -135,10 +135,10 @@ def test_samples_without_a_call():
     assert_expected_inline(
         refused(Base),
         """\
-DeclarationError: refused::op: samples= holds no call
+DeclarationError: refused::op: samples= does not contain a call
   expected   a Sample, or a tuple of arguments
   declared   FILE.py:LINE
-  do         give at least one""",
+  do         pass at least one""",
     )
 
 
@@ -160,7 +160,7 @@ def test_forward_that_raises():
         """\
 DeclarationError: refused::op: forward raises for a recorded call: IndexError('Dimension out of range (expected to be in range of [-1, 0], but got 5)')
   declared   FILE.py:LINE
-  do         give samples= that it takes""",
+  do         pass samples= that forward accepts""",
     )
 
 
@@ -192,7 +192,7 @@ def test_call_of_another_kind():
     assert_expected_inline(
         message(lambda: op(tensor(3), False)),
         """\
-KernelError: refused::kept: what forward keeps on ctx differs from the recorded calls
+KernelError: refused::kept: the list of values on ctx differs from the recorded calls
   expected   saved_tensors[0]
   found      nothing
   declared   FILE.py:LINE
@@ -220,8 +220,8 @@ def test_gradient_of_an_argument_that_has_none():
     assert_expected_inline(
         message(lambda: op(tensor(3).requires_grad_(), 2.0).sum().backward()),
         """\
-GradientError: refused::many: the backward returns gradients for more arguments than have one
-  expected   2, None for what is not differentiable
+GradientError: refused::many: the backward returns more gradients than there are differentiable arguments
+  expected   2, with None for arguments that are not differentiable
   found      tensor([1., 1., 1.], dtype=torch.float64)
   rule       FILE.py:LINE
   declared   FILE.py:LINE

@@ -274,10 +274,10 @@ class F(Function):
 """
 NO_TYPE = "'k' has no annotation, and {}: record a call with --record"
 REASONS = {
-    NO_TYPE.format("nothing tells its type"): ("ctx, x, k", "return x * k", "return grad, None"),
+    NO_TYPE.format("its type is not known"): ("ctx, x, k", "return x * k", "return grad, None"),
     NO_TYPE.format("is Tensor and float"): ("ctx, x, k=1.0", "return x * k", "return grad, grad"),
     NO_TYPE.format("is a whole number"): ("ctx, x, k=1", "return f(x, k)", "return grad, None"),
-    "'k' has no annotation, and forward asks for its type": (
+    "'k' has no annotation, and forward checks its type with isinstance()": (
         "ctx, x, k=1.0",
         "return x * (k if isinstance(k, Tensor) else 1)",
         "return grad, None",
@@ -560,8 +560,8 @@ def test_recorded_calls_tell_types_and_old_and_new_are_compared(tmp_path, capsys
         capsys.readouterr().out,
         """\
 swishes.py:6: SwishFunction: converted, agrees
-swishes.py:25: Unused: not converted: 'beta' has no annotation, and nothing tells its type: record a call with --record
-1 converted, 1 not: 'beta' has no annotation, and nothing tells its type: record a call with --record
+swishes.py:25: Unused: not converted: 'beta' has no annotation, and its type is not known: record a call with --record
+1 converted, 1 not: 'beta' has no annotation, and its type is not known: record a call with --record
 1 of 1 recorded agree by value, forward and gradient
 """,
     )
@@ -595,7 +595,7 @@ def test_calls_of_tests_are_recorded_with_keyword_arguments(tmp_path):
     samples = {name: [str(one.sample) for one in results] for name, results in recorded.results.items()}
     assert {
         "migrated::scaled": ["Sample(float32[2], scale=0.5)"],
-        "SwishFunction": ["Sample(float32[3], 2.0)"],
+        "SwishFunction": ["Sample(float32[5], 2.0)", "Sample(float32[3], 2.0)"],
     } == samples
     assert {"x": "Tensor", "beta": "float"} == recorded.functions["SwishFunction"].types
 

@@ -10,6 +10,8 @@ flags, strings, integers from -8 to 8 and types of other arguments agree, and th
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import inf
 from typing import Any, TypeAlias
 
 import torch
@@ -101,16 +103,43 @@ def _with_its_numbers(value: object, sample: Sample) -> Sample:
 STAR = inspect.Parameter.VAR_POSITIONAL
 
 
+def kind_of(value: object, *, sizes: float = 2, numbers: float = 8) -> object:
+    """Return the facts about an argument that distinguish kinds of calls.
+
+    Args:
+        value: the argument.
+        sizes: larger sizes are counted as this one.
+        numbers: integers with larger absolute values are alike; if it is finite, so are all floats.
+    """
+    kind = partial(kind_of, sizes=sizes, numbers=numbers)
+    if isinstance(value, Tensor):
+        shape = tuple(min(size, sizes) for size in value.shape)
+        return value.dtype, value.device, value.layout, value.requires_grad, shape
+    if numbers < inf and (type(value) is float or (type(value) is int and abs(value) > numbers)):
+        return type(value)
+    inside = [(path, kind(item)) for path, item in children_of(value)]
+    if inside or type(value) not in PLAIN:
+        return (type(value), *inside)
+    return type(value), value
+
+
 class Recorder:
     """Keeps calls of Functions and ops, at most 6 of each.
 
     Args:
         choose: returns the key under which the calls of a Function or an overload are kept, or None to ignore them.
         largest: the number of elements that the tensors of a kept call may have together.
+        kind: returns the facts about an argument that distinguish kinds of calls.
     """
 
-    def __init__(self, choose: Callable[[Called], object], *, largest: float = float("inf")) -> None:
-        self._choose, self._largest = choose, largest
+    def __init__(
+        self,
+        choose: Callable[[Called], object],
+        *,
+        largest: float = inf,
+        kind: Callable[[object], object] = kind_of,
+    ) -> None:
+        self._choose, self._largest, self._kind = choose, largest, kind
         self._kept: dict[object, dict[object, tuple[int, Sample]]] = {}
 
     def samples(self) -> Calls:
@@ -150,7 +179,7 @@ class Recorder:
         count = sum(tensor.numel() for tensor in tensors)
         if key is None or count > self._largest or not all(map(_is_plain, tensors)):
             return _nothing
-        kind = tuple(map(kind_of, args)), tuple((name, kind_of(row)) for name, row in kwargs.items())
+        kind = tuple(map(self._kind, args)), tuple((name, self._kind(row)) for name, row in kwargs.items())
         kept = self._kept.setdefault(key, {})
         if (count >= kept[kind][0]) if kind in kept else len(kept) == MOST:
             return _nothing
@@ -173,14 +202,3 @@ def copy_of(tensor: Tensor) -> Tensor:
     if copied.is_floating_point() and copied.numel() and copied.layout == torch.strided:
         setattr(copied, RANGE, (float(copied.min()), float(copied.max())))
     return copied.requires_grad_(tensor.requires_grad)
-
-
-def kind_of(value: object) -> object:
-    """Return what tells calls with this argument from others."""
-    if isinstance(value, Tensor):
-        sizes = tuple(min(size, 2) for size in value.shape)
-        return value.dtype, value.device, value.layout, value.requires_grad, sizes
-    if type(value) is float or (type(value) is int and abs(value) > 8):
-        return type(value)
-    inside = [(path, kind_of(item)) for path, item in children_of(value)]
-    return (type(value), *inside) if inside or type(value) not in PLAIN else value
