@@ -285,6 +285,7 @@ class TensorFactory:
         if requires_grad and not is_differentiable:
             raise _no_gradient(dtype)
         tensor = self._draw(shape, dtype, low, high).to(self.device)
+        setattr(tensor, DRAWN, True)
         if is_bounded:
             setattr(tensor, RANGE, (low, high))
         return tensor.requires_grad_(
@@ -332,6 +333,14 @@ def range_of(tensor: Tensor) -> tuple[float, float] | None:
     """Return the range that `make` was given for a tensor, outside of which its numbers mean nothing, or None."""
     return getattr(tensor, RANGE, None)
 
+
+def is_drawn(tensor: Tensor) -> bool:
+    """Return True if `make` drew the numbers of a tensor: their order means nothing."""
+    return getattr(tensor, DRAWN, False)
+
+
+DRAWN = "_custom_autograd_drawn"
+"""The attribute of a tensor that `make` drew."""
 
 RANGE = "_custom_autograd_range"
 """The attribute of a tensor that `make` made with low= or high=."""

@@ -1,4 +1,7 @@
-"""The default `check` of ops that were frozen before it saw any: it finds the faults that are not listed here."""
+"""The default `check` of ops that were frozen before it saw any: it finds the faults that are not listed here.
+
+What it missed at the first look, its families were taught to find; the figures of `HELD_OUT` are those of that look.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,9 +17,15 @@ CORPUS = Path(__file__).parents[1] / "corpus" / "unseen"
 MISSED = {
     "column_sums_add_from_all_threads": "updates are lost only where there are many rows, and rarely",
     "gaussian_window_calls_expf": "2e-8 in float64 is allowed: a correct kernel may keep a statistic in float32",
-    "voxel_keys_overflow_int32": "no integer is drawn that is larger than those of the samples",
+    "hadamard_shares_its_scratch_row": "rows as short as those of the samples are done before another thread begins",
 }
 """Fault -> why it is not found."""
+
+HELD_OUT = ((37, 40), (36, 47))
+"""How many faults of each set were found at the first look, and of how many.
+
+The first set is here whole; of the second, most of those that were missed.
+"""
 
 FALSE_ALARMS = {
     "interpolate_polynomial": "explore: 32 nodes are so ill conditioned that finite differences prove nothing",
@@ -64,4 +73,4 @@ def test_a_correct_op_passes(path):
 def test_the_faults_that_are_missed_exist_and_are_few():
     faults = {path.stem for path in (CORPUS / "faults").glob("[!_]*.py")}
 
-    assert (40, 3) == (len(faults), len(faults & MISSED.keys()))
+    assert (50, 3) == (len(faults), len(faults & MISSED.keys()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from custom_autograd.verification.calls.backward_ways import PLAIN
-from custom_autograd.verification.calls.changes import Change
-from custom_autograd.verification.calls.judge import Fault
+from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, NEEDS, Change
+from custom_autograd.verification.calls.judge import JUMP, MOVED, NEAR, WIDE, Fault
 from custom_autograd.verification.calls.way import Way
 from custom_autograd.verification.calls.ways import WAYS
 
@@ -24,6 +25,23 @@ class Case:
     def texts(self) -> tuple[str, ...]:
         """Return the changes and the way, in words."""
         return (*(change.text for change in self.changes), *(() if self.way is PLAIN else (self.way.text,)))
+
+    @property
+    def is_at_jump(self) -> bool:
+        """Return True if the numbers are exact, so that the reference is right even where results jump."""
+        return any(change.is_at_jump for change in self.changes) and all(
+            change.is_at_jump or change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in self.changes
+        )
+
+    @property
+    def least(self) -> float:
+        """Return the share of its size by which a wrong result is off, at least."""
+        return JUMP if self.is_at_jump else 0.0
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Return what is asked of the judge, one after the other: moved numbers say nothing of a jump."""
+        return (NEAR, WIDE) if self.is_at_jump else (NEAR, WIDE, MOVED)
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -61,6 +79,13 @@ UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
 REFUSED = "the op refuses it"
 LOST = "it ends the process"
+
+
+def pairs(changes: Sequence[Change]) -> Iterator[Case]:
+    """Yield two switches together: a flag, a mode, a mask, or what is left out."""
+    for one, other in itertools.combinations([change for change in changes if change.is_switch], 2):
+        if one.key != other.key:
+            yield Case((one, other))
 
 
 def drawn(draw: random.Random, changes: Sequence[Change], stages: Sequence[int]) -> Case:

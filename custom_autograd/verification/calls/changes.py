@@ -14,9 +14,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from custom_autograd.schema.samples import Sample, range_of
-from custom_autograd.schema.schema import Argument
-from custom_autograd.verification.calls import layouts, sizes
+from custom_autograd.schema.samples import Sample, is_drawn, range_of
+from custom_autograd.verification.calls import arguments, coincidences, integers, layouts, sizes
+from custom_autograd.verification.calls.arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.numbers import (
     MASKS,
@@ -28,10 +28,10 @@ from custom_autograd.verification.calls.numbers import (
     shuffled,
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
-from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import (
     conjugated,
     is_index,
+    is_ordered,
     negated,
     pinned_sizes,
     sizes_of,
@@ -58,6 +58,8 @@ class Change:
         apply: makes it; None where it does not fit the call.
         is_owed: whether every op owes a result: whatever it raises then is a finding.
         has_gradients: whether gradients of the changed call are compared.
+        is_switch: whether it turns something on or off, which two of may only do together.
+        is_at_jump: whether its numbers are exact, so that the reference is right even where results jump.
     """
 
     key: str
@@ -66,6 +68,8 @@ class Change:
     apply: Callable[[Call], Call | None]
     is_owed: bool = False
     has_gradients: bool = True
+    is_switch: bool = False
+    is_at_jump: bool = False
 
     @property
     def check(self) -> str:
@@ -87,13 +91,14 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
     yield from _needs(needs, names)
     yield from _cotangents()
     yield from _layouts(sample, names, written)
+    yield from _exact(target, sample, names)
     yield from _scalars(target, sample)
     yield from _sizes(target, sample)
     yield from _broadcasts(sample, names)
-    yield from _values(sample, names)
+    yield from _values(target, sample, names)
     yield from _dtypes(sample)
     yield from _integers(target, sample, names)
-    yield from _shared(sample, names, written)
+    yield from _shared(sample, names, written, needs)
 
 
 def _with(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
@@ -140,15 +145,28 @@ def _with_one_more(tensor: Tensor) -> Tensor:
     return sizes.jittered(torch.stack([tensor.detach(), tensor.detach()]))
 
 
-def _values(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
     numbers = [i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided]
     ranges = [range_of(x) for x in sample.tensors()]
+    kept = {i for i in numbers if is_ordered(sample.tensors()[i]) and not is_drawn(sample.tensors()[i])}
     for text, change, is_whole in VALUE_CHANGES:
+        if target.reference_surrogate and text in NOT_FINITE:
+            continue  # x + (f(x) - x).detach() is nan for an infinite x, whatever f is
         if is_whole and len(numbers) > 1 and not any(ranges):
-            yield _revalue("numbers", text, numbers, change)
+            yield _revalue("numbers", text, [i for i in numbers if i not in kept], change)
         for position in numbers:
-            within = _within(change, ranges[position])
+            within = _within(_in_order(change) if position in kept else change, ranges[position])
             yield _revalue(f"numbers of '{names[position]}'", text, [position], within)
+
+
+def _in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    """Return a change that does not fit where it leaves knots or edges that do not ascend."""
+
+    def changed(tensor: Tensor) -> Tensor | None:
+        found = change(tensor)
+        return found if found is not None and is_ordered(found) else None
+
+    return changed
 
 
 def _within(
@@ -190,72 +208,47 @@ def _dtypes(sample: Sample) -> Iterator[Change]:
             yield Change("dtype", text, VALUES, partial(_with, change), has_gradients=dtype == torch.float64)
 
 
-def _cast(sample: Sample, dtype: torch.dtype) -> Sample:
-    return sample.map(lambda x: x.detach().to(dtype) if x.is_floating_point() else x)
+def _cast(sample: Sample, dtype: torch.dtype) -> Sample | None:
+    wide = dtype.to_complex()
+    if dtype.itemsize < 4 and any(x.is_complex() for x in sample.tensors()):
+        return None
+    return sample.map(lambda x: x.detach().to(dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype))
 
 
 def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
     for text, variant in scalars(sample, target.arguments):
         name = text.partition("=")[0]
-        yield Change(f"'{name}'", text, SCALARS, partial(_with, partial(_argument, variant, name, target)))
+        change = Change(f"'{name}'", text, SCALARS, partial(_with, partial(_argument, variant, name, target)))
+        yield replace(change, is_switch=type(value_of(target, sample, name)) is bool)
+    for name, text, apply in arguments.listed(target, sample):
+        yield Change(f"'{name}'", text, SCALARS, partial(_with, apply))
     for row in target.arguments if target.visible_reference is not None else ():
-        value = _value_of(target, sample, row.name)
+        value = value_of(target, sample, row.name)
         if type(value) is int and row.name not in sample.kept:
             for other in sorted({1, 2, 3, value - 1, value + 1, 2 * value} - {value}):
                 yield _replaced(target, row.name, other)
-    for argument in _declared(target):
+    for argument in declared_arguments(target):
         if argument.name in sample.kept:
             continue
         for value in argument.choices or ():
-            yield _replaced(target, argument.name, value)
+            yield replace(_replaced(target, argument.name, value), is_switch=True)
         if argument.is_optional:
-            yield _replaced(target, argument.name, None)
-
-
-def without_optionals(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield, for each tensor of the sample that an op can do without, what is left out and the rest."""
-    for argument in _declared(target):
-        if argument.is_optional and Sample(_value_of(target, sample, argument.name)).tensors():
-            yield f"without '{argument.name}', ", _set(target, sample, argument.name, None)
-
-
-def _declared(target: Target) -> list[Argument]:
-    """Return the arguments of the schema that calls of the target give by the same name."""
-    record, known = record_of(target), {row.name for row in target.arguments}
-    return [] if record is None else [row for row in record.declaration.schema.arguments if row.name in known]
+            yield replace(_replaced(target, argument.name, None), is_switch=True)
 
 
 def _replaced(target: Target, name: str, value: object) -> Change:
     def apply(sample: Sample) -> Sample | None:
-        given = _value_of(target, sample, name)
+        given = value_of(target, sample, name)
         if Sample(given).tensors() or given == value:
             return None
-        return _set(target, sample, name, value)
+        return with_value(target, sample, name, value)
 
     return Change(f"'{name}'", f"{name}={value!r}", SCALARS, partial(_with, apply))
 
 
-def _position_of(target: Target, name: str) -> int:
-    return [row.name for row in target.arguments].index(name)
-
-
-def _value_of(target: Target, sample: Sample, name: str) -> object:
-    """Return what a sample gives for an argument, or its default."""
-    position = _position_of(target, name)
-    default = target.arguments[position].default
-    return sample.args[position] if position < len(sample.args) else sample.kwargs.get(name, default)
-
-
 def _argument(variant: Sample, name: str, target: Target, sample: Sample) -> Sample:
     """Return a sample with the argument that a variant of another has."""
-    return _set(target, sample, name, _value_of(target, variant, name))
-
-
-def _set(target: Target, sample: Sample, name: str, value: object) -> Sample:
-    position = _position_of(target, name)
-    if position < len(sample.args):
-        return sample.with_arguments([*sample.args[:position], value, *sample.args[position + 1 :]], sample.kwargs)
-    return sample.with_arguments(sample.args, {**sample.kwargs, name: value})
+    return with_value(target, sample, name, value_of(target, variant, name))
 
 
 def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
@@ -265,7 +258,7 @@ def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[
         what = f"'{names[position]}'"
         if tensor.dtype == torch.bool and tensor.layout == torch.strided:
             for text, change in MASKS:
-                yield _revalue(what, text, [position], change)
+                yield replace(_revalue(what, text, [position], change), is_switch=True)
         elif not (is_known and is_index(tensor) and tensor.numel() > 1 and tensor.dim()):
             continue  # several such tensors, of which nothing says what they mean together
         elif _is_sorted(tensor):
@@ -281,9 +274,19 @@ def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[
 def _ignored(target: Target, sample: Sample) -> Iterator[tuple[str, int]]:
     """Yield the numbers among the arguments that are called after what is left out of a computation."""
     for argument in target.arguments:
-        value = _value_of(target, sample, argument.name)
+        value = value_of(target, sample, argument.name)
         if type(value) is int and ("ignore" in argument.name or "pad" in argument.name):
             yield argument.name, value
+
+
+def _exact(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+    """Yield numbers at which results may jump or overflow, if a reference is right there, and other orders of keys."""
+    for text, apply in coincidences.of(sample, names) if target.visible_reference is not None else ():
+        yield Change("coincidence", text, VALUES, partial(_with, apply), has_gradients=False, is_at_jump=True)
+    for text, apply in integers.large(target, sample) if target.visible_reference is not None else ():
+        yield Change("integers", text, SCALARS, partial(_with, apply), has_gradients=False)
+    for text, apply in arguments.reordered(target, sample):
+        yield Change("order of keys", text, SCALARS, partial(_with, apply), has_gradients=False)
 
 
 def _is_sorted(tensor: Tensor) -> bool:
@@ -291,17 +294,18 @@ def _is_sorted(tensor: Tensor) -> bool:
     return bool((flat[1:] >= flat[:-1]).all()) or bool((flat[1:] <= flat[:-1]).all())
 
 
-def _shared(sample: Sample, names: Sequence[str], written: frozenset[int]) -> Iterator[Change]:
+def _shared(sample: Sample, names: Sequence[str], written: frozenset[int], needs: frozenset[int]) -> Iterator[Change]:
     tensors = sample.tensors()
     for one, other in itertools.combinations(range(len(tensors)), 2):
         a, b = tensors[one], tensors[other]
+        both = len(needs & {one, other}) != 1  # else the gradient of one alone is not what a reference gives for both
         is_alike = a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout
         if is_alike and can_have_gradient(a) and a.numel() and not written & {one, other}:
             text = f"one tensor for '{names[one]}' and '{names[other]}'"
-            yield Change("one tensor", text, SHARED, partial(_share, one, other), is_owed=True)
+            yield Change("one tensor", text, SHARED, partial(_share, one, other), is_owed=True, has_gradients=both)
             if a.dim() > 1:
                 text = f"'{names[other]}' is '{names[one]}' transposed, in the same memory"
-                yield Change("one tensor", text, SHARED, partial(_view, one, other))
+                yield Change("one tensor", text, SHARED, partial(_view, one, other), has_gradients=both)
 
 
 def _share(one: int, other: int, call: Call) -> Call | None:

@@ -1,6 +1,6 @@
 """Draws calls of one sample until a budget is spent, and says of the smallest that is wrong what is wrong.
 
-first, every change alone and every way alone, in turns of one of each kind; then two to four changes, and a way
+first, each change and way alone, and switches in pairs, in turns of one of each kind; then two to four and a way
 
 A case of a seed and a sample is the same on every machine and in every run.
 """
@@ -23,7 +23,7 @@ from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, kept, leaves_of
-from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
+from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -36,7 +36,7 @@ from custom_autograd.verification.calls.changes import (
 )
 from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.fakes import find_false_fake
-from custom_autograd.verification.calls.judge import MOVED, NEAR, WIDE, Fault, Judge, find_fault, results, results_of
+from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results, results_of
 from custom_autograd.verification.calls.way import UnfitError, WrongError
 from custom_autograd.verification.calls.ways import WAYS
 from custom_autograd.verification.harness.agreement import (
@@ -75,8 +75,7 @@ class Explorer:
         is_of_values: whether no gradients are computed.
         lost: the cases, by their texts, that end the process; they are left out.
         tell: is given the texts of each case before it is looked at.
-        draws: how many there were.
-        judged: of how many of them something can be said.
+        draws: how many there were; judged: of how many of them something can be said.
     """
 
     target: Target
@@ -157,9 +156,10 @@ class Explorer:
         return [change for change in self.changes() if change.check not in self.sample.accepted]
 
     def singles(self) -> Iterator[Case]:
-        """Yield every change and every way alone, in turns of one of each kind."""
-        kinds: dict[object, list[Case]] = {"way": [Case((), way) for way in (PLAIN, *WAYS)]}
-        for change in self._free():
+        """Yield every change and every way alone, and switches in pairs, in turns of one of each kind."""
+        changes, ways = self._free(), [Case((), way) for way in (PLAIN, *WAYS)]
+        kinds: dict[object, list[Case]] = {"way": ways, "pair": list(pairs(changes))}
+        for change in changes:
             kinds.setdefault(change.stage, []).append(Case((change,)))
         for row in itertools.zip_longest(*kinds.values()):
             yield from (case for case in row if case is not None)
@@ -244,9 +244,9 @@ class Explorer:
             only: Sequence[str] | None = None
             if not self.is_of_gradients:
                 only = self._able_of(case, call, key, results_of(outcome)) if has_gradients else []
-            for depth in (NEAR, WIDE, MOVED):
+            for depth in case.depths:
                 truth = self.judge.truth(whole, case.way.plain, only, key, depth=depth)
-                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact)
+                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact, least=case.least)
                 if fault is None:
                     break
             if fault is not None:

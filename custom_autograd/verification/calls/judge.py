@@ -61,7 +61,7 @@ class Expected:
         dtype: that it should have; None if nothing says.
         allowed: how far each element may be from it; infinite where nothing can be said.
         terms: how large what is added in it may be.
-        is_of_nan: whether an input has nan, and none infinity: then nan is not infinity.
+        is_of_nan: whether nan is not infinity: where an input has nan or -inf, as masks write it, and none +inf.
     """
 
     value: Tensor
@@ -176,7 +176,8 @@ class Judge:
         is_finite = all(bool(widened(values[name]).isfinite().all()) for name in results_of(values))
         numbers = [x for x, _ in inputs if can_have_gradient(x)]
         noise = NOISE * max((size for x, size in inputs if can_have_gradient(x)), default=0.0)
-        is_of_nan = any(bool(x.isnan().any()) for x in numbers) and not any(bool(x.isinf().any()) for x in numbers)
+        is_of_nan = not any(bool((x == torch.inf).any()) for x in numbers if not x.is_complex())
+        is_of_nan &= any(bool(x.isnan().any()) or (bool(x.isinf().any()) and not x.is_complex()) for x in numbers)
         found = {}
         for name, value in wide.items():
             others = [row[name] for row in moved if row is not None and name in row]
@@ -193,18 +194,23 @@ class Judge:
         return None
 
 
-def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool) -> Fault | None:
+JUMP = 0.01
+"""The share of its size by which a result is off, at least, that jumped the other way."""
+
+
+def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool, least: float = 0.0) -> Fault | None:
     """Return the first result that is wrong.
 
     Args:
         found: what a call gave.
         truth: what it should give.
         is_exact: whether the dtype of the result is that of the reference.
+        least: the share of its size by which a wrong result is off, at least.
     """
     for name, value in found.items():
         expected = truth.get(name)
         if expected is not None:
-            fault = _metadata(name, value, expected, is_exact=is_exact) or _value(name, value, expected)
+            fault = _metadata(name, value, expected, is_exact=is_exact) or _value(name, value, expected, least)
             if fault is not None:
                 return fault
     return None
@@ -312,14 +318,15 @@ def _metadata(name: str, found: Tensor, expected: Expected, *, is_exact: bool) -
     return None
 
 
-def _value(name: str, found: Tensor, expected: Expected) -> Fault | None:
+def _value(name: str, found: Tensor, expected: Expected, least: float) -> Fault | None:
     """Return the worst element that is further off than allowed; infinity may be nan where there was infinity."""
     one, other = widened(found), expected.value
     if one.is_complex() != other.is_complex():
         one, other = one.to(torch.complex128), other.to(torch.complex128)
     same = (one == other) | (one.isnan() & other.isnan())
     same |= ~one.isfinite() & ~other.isfinite() & (not expected.is_of_nan)
-    bound = expected.allowed + _rounding(name, found.dtype) * _size(other) + _least(found.dtype, expected.terms)
+    rounding = max(least, _rounding(name, found.dtype))
+    bound = expected.allowed + rounding * _size(other) + _least(found.dtype, expected.terms)
     off = (one - other).abs()
     excess = torch.where(same, -1.0, (off - bound).nan_to_num(nan=torch.inf, posinf=torch.inf))
     excess = torch.where(expected.allowed.isinf(), -1.0, excess)

@@ -16,6 +16,7 @@ from custom_autograd.verification.harness.sweeps import (
     elements_of,
     free_sizes,
     is_index,
+    is_ordered,
     pinned_sizes,
     resized,
     sizes_of,
@@ -36,14 +37,14 @@ def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
     """Yield what is changed, what messages call it, and what changes it."""
     free, least = sorted(free_sizes(sample)), int(target.reference is None)  # which says what becomes of nothing
     for size in free:
-        yield from (_one(size, other) for other in OTHER_SIZES if other != size and other >= least)
+        yield from (_one(target, size, other) for other in OTHER_SIZES if other != size and other >= least)
     if len(free) > 1:
         yield "sizes", "all sizes 3", partial(_resized, sizes=dict.fromkeys(free, 3))
         multiples = {size: 8 * (position + 1) for position, size in enumerate(free)}
         yield "sizes", "all sizes multiples of 8", partial(_resized, sizes=multiples)
     shared = sizes_of(sample) - set(free) - pinned_sizes(sample)
     for size in sorted(shared) if target.reference is not None else ():  # which says whether they may differ
-        yield from (_one(size, other) for other in (0, 1, size + 1, 257))
+        yield from (_one(target, size, other) for other in (0, 1, size + 1, 257))
     numbers = {value for value in (*sample.args, *sample.kwargs.values()) if type(value) is int}
     for size in sorted(numbers & sizes_of(sample)):
         for other in sorted({least, 1, size - 1, size + 1, 17, 257} - {size}):
@@ -54,8 +55,19 @@ def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
         yield "sizes", "no dimensions", _undimensioned
 
 
-def _one(size: int, other: int) -> tuple[str, str, Resize]:
-    return f"size {size}", f"size {size} -> {other}", partial(_resized, sizes={size: other})
+def _one(target: Target, size: int, other: int) -> tuple[str, str, Resize]:
+    change = partial(_resized, sizes={size: other})
+    if 0 < other < min(size, 4):
+        change = partial(_unless_broadcast, target, size, change)
+    return f"size {size}", f"size {size} -> {other}", change
+
+
+def _unless_broadcast(target: Target, size: int, change: Resize, sample: Sample) -> Sample | None:
+    """Return a call of a smaller size; None if the reference takes it only because a dimension of 1 is broadcast."""
+    reference = target.visible_reference
+    larger = (resized(sample, {size: other}) for other in (size + 1, 2 * size, 3 * size))
+    is_taken = reference is None or any(find_shapes(target, reference, variant) is not None for variant in larger)
+    return change(sample) if is_taken else None
 
 
 def _resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample | None:
@@ -85,7 +97,7 @@ def _is_elementwise(target: Target, sample: Sample) -> bool:
 
 def jittered(tensor: Tensor) -> Tensor:
     """Return the tensor with numbers that differ where they were repeated: up to a tenth smaller, signs as they are."""
-    if not can_have_gradient(tensor) or tensor.layout != torch.strided:
+    if not can_have_gradient(tensor) or tensor.layout != torch.strided or is_ordered(tensor):
         return tensor
     generator = torch.Generator().manual_seed(tensor.numel())
     shrunk = 1 - 0.1 * torch.rand(tensor.shape, generator=generator).to(tensor.device)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from custom_autograd.core.durations import seconds_in
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.changes import without_optionals
+from custom_autograd.verification.calls.arguments import missing_optionals, with_optionals, without_optionals
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (
@@ -34,6 +34,7 @@ class Explore(Check):
         case: the one case that is looked at, by the texts of its changes and its way.
         share: the number of samples that share the time.
         lost: the cases that end the process, which are left out: what a sample lacks, and the texts.
+        missing: the optional tensors that no sample gives.
         tell: is given each case before it is looked at, in the same form.
     """
 
@@ -41,6 +42,7 @@ class Explore(Check):
     case: tuple[str, ...] | None = None
     share: int = 1
     lost: tuple[tuple[str, ...], ...] = ()
+    missing: frozenset[str] = frozenset()
     tell: Callable[[tuple[str, ...]], object] = tuple
 
     name = "explore"
@@ -67,8 +69,9 @@ class Explore(Check):
 
     def among(self, target: Target, samples: Sequence[Sample]) -> Check:
         """Return the check with the time for one of these samples."""
-        del target
-        return replace(self, share=max(1, min(len(samples), self.most_samples or 1)))
+        left_out = [missing_optionals(target, sample) for sample in samples]
+        missing = left_out[0].intersection(*left_out) if left_out else frozenset[str]()
+        return replace(self, share=max(1, min(len(samples), self.most_samples or 1)), missing=missing)
 
     def within(self, seconds: float) -> Check:
         """Return the check with half of the time that is left, if that is less than its own."""
@@ -86,7 +89,7 @@ class Explore(Check):
             yield _look_again(self._explorer(target, sample), self.case)
             return
         seconds = self._budget / self.share
-        others = list(without_optionals(target, sample))
+        others = [*without_optionals(target, sample), *with_optionals(target, sample, self.missing)]
         draws = judged = 0
         for text, start in (("", sample), *others):
             explorer = self._explorer(target, start, text, seconds / (1 + len(others)))

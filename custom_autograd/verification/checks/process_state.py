@@ -45,8 +45,10 @@ def _look_at_call(call: Callable[[], object], devices: Set[torch.device]) -> lis
     before = RandomState.current()
     devices = devices & before.devices
     move_on(devices)  # a call that draws goes on from here; one that seeds does not
+    call()  # not with other settings: in another default dtype, more is drawn after equal seeds
+    is_seeded = not devices <= before.moved(RandomState.current())
     found.append(_run_elsewhere(call, "a call"))
-    if not devices <= before.moved(RandomState.current()):
+    if is_seeded:
         cause = "torch.manual_seed in a kernel; a generator that is seeded belongs to the kernel, or is an argument"
         found.append(failed("a call seeds torch's random numbers: every call leaves them in one state", cause=cause))
     return found

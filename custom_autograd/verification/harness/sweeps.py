@@ -102,6 +102,14 @@ def is_index(tensor: Tensor) -> bool:
     return is_integral and tensor.layout == torch.strided and not tensor.is_quantized
 
 
+def is_ordered(tensor: Tensor) -> bool:
+    """Return True if a tensor of real numbers has one dimension and strictly ascends, as knots and edges do."""
+    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.dim() != 1 or tensor.numel() < 2:
+        return False
+    flat = tensor.detach()
+    return bool((flat[1:] > flat[:-1]).all())
+
+
 def _numbers(value: object) -> frozenset[int]:
     """Return every integer in a value, containers entered."""
     if isinstance(value, (list, tuple, dict)):
@@ -132,6 +140,8 @@ def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = Fa
         if tensor.layout != torch.strided or is_index(tensor):
             return tensor
         found = tensor.detach()
+        if is_ordered(found) and sizes.get(found.numel(), 0) > 1:
+            return _stretched(found, sizes[found.numel()]).requires_grad_(tensor.requires_grad)
         for dim, size in enumerate(tensor.shape):
             wanted = sizes.get(size, size)
             if wanted != size:
@@ -147,6 +157,12 @@ def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = Fa
         return changed
     args = [follow(value) for value in changed.args]
     return changed.with_arguments(args, {name: follow(value) for name, value in changed.kwargs.items()})
+
+
+def _stretched(tensor: Tensor, size: int) -> Tensor:
+    """Return so many numbers from the first to the last, in steps that are not all equal: repeated, they would fall."""
+    steps = torch.linspace(0, 1, size, dtype=torch.float64, device=tensor.device)
+    return (tensor[0] + (tensor[-1] - tensor[0]) * (0.9 * steps + 0.1 * steps.square())).to(tensor.dtype)
 
 
 def copy(sample: Sample) -> Sample:

@@ -1,0 +1,165 @@
+"""Faults where arguments meet: equal numbers, large integers, two switches, keys, items, and what is left out."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from custom_autograd import Sample, check, custom_op
+from custom_autograd.verification.checks.explore import Explore
+
+
+def with_kernel(name, reference, kernel):
+    """An op that is right in its reference, and wrong in its kernel of the CPU if that is another function."""
+    op = custom_op(f"exact_changes::{name}", reference, reference=True)
+    op.register_kernel("cpu", kernel, name="other")
+    return op
+
+
+def below(x: Tensor, edges: Tensor) -> Tensor:
+    return torch.searchsorted(edges, x)
+
+
+def at_or_below(x: Tensor, edges: Tensor) -> Tensor:
+    return torch.searchsorted(edges, x, right=True)
+
+
+def rounded(x: Tensor, scale: Tensor) -> Tensor:
+    return (x / scale).round() * scale
+
+
+def rounded_up(x: Tensor, scale: Tensor) -> Tensor:
+    return (x / scale + 0.5).floor() * scale
+
+
+def rounded_by_reciprocal(x: Tensor, scale: Tensor) -> Tensor:
+    return (x * (1 / scale)).round() * scale
+
+
+def key(index: Tensor, rows: int, columns: int) -> Tensor:
+    del rows
+    return index[:, 0] * columns + index[:, 1]
+
+
+def short_key(index: Tensor, rows: int, columns: int) -> Tensor:
+    return key(index.int(), rows, columns).long()
+
+
+def banded(x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    kept = torch.ones(x.shape[-2:], dtype=torch.bool).tril(0 if is_causal else x.shape[-1])
+    return x.masked_fill(~(kept if mask is None else kept & mask), 0)
+
+
+def masked_or_banded(x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    return banded(x, mask, is_causal and mask is None)
+
+
+def mixed(xs: dict[str, Tensor], gains: dict[str, float]) -> Tensor:
+    return xs["left"] * gains["left"] + xs["right"] * gains["right"]
+
+
+def mixed_in_order(xs: dict[str, Tensor], gains: dict[str, float]) -> Tensor:
+    left, right = gains.values()
+    return xs["left"] * left + xs["right"] * right
+
+
+def weighted(xs: list[Tensor], weights: list[float]) -> Tensor:
+    return torch.stack([x * weight for x, weight in zip(xs, weights, strict=True)]).sum(0)
+
+
+def weighted_but_for_ones(xs: list[Tensor], weights: list[float]) -> Tensor:
+    return torch.stack([x if weight == 1 else x * weight for x, weight in zip(xs, weights, strict=True)]).mean(0) * (
+        1 if 1.0 in weights else len(xs)
+    )
+
+
+BINS = [Sample(torch.tensor([0.3, -0.2, 0.7, 0.1]), torch.tensor([-1.0, 0.0, 0.5]))]
+SCALED = [Sample(torch.tensor([0.31, -0.2, 0.7]), torch.tensor(0.1))]
+KEYS = [Sample(torch.tensor([[0, 1], [2, 3]]), 4, 5)]
+MASKED = [Sample(torch.arange(1.0, 10.0).view(3, 3), torch.tensor([[True, False, False]] * 3))]
+MIXED = [Sample({"left": torch.ones(3), "right": torch.arange(3.0)}, {"left": 0.5, "right": 2.0})]
+WEIGHTED = [Sample([torch.ones(2), torch.arange(2.0)], [0.5, 2.0])]
+
+ROWS = [
+    ("edge", below, at_or_below, BINS, "'x' with numbers of 'edges'"),
+    ("half", rounded, rounded_up, SCALED, "'x' with halves of 'scale', a power of 2"),
+    ("key", key, short_key, KEYS, "integers 131071 times as large"),
+    ("switches", banded, masked_or_banded, MASKED, "is_causal=True, 'mask' "),
+    ("keys", mixed, mixed_in_order, MIXED, "the keys of 'gains' in another order"),
+    ("items", weighted, weighted_but_for_ones, WEIGHTED, "weights["),
+]
+
+
+@pytest.mark.parametrize(("name", "reference", "kernel", "samples", "message"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_fault_is_named_by_what_shows_it(name, reference, kernel, samples, message):
+    (result,) = check(with_kernel(name, reference, kernel), samples, checks=[Explore(3.0)], isolated=False).results
+
+    assert result.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "kernel", "samples"),
+    [
+        ("honest_edge", below, lambda x, edges: torch.bucketize(x, edges), BINS),
+        ("honest_half", rounded, rounded_by_reciprocal, SCALED),
+        ("honest_key", key, lambda index, rows, columns: index @ torch.tensor([columns, 1]), KEYS),
+    ],
+)
+def test_another_formula_passes(name, reference, kernel, samples):
+    (result,) = check(with_kernel(name, reference, kernel), samples, checks=[Explore(1.0)], isolated=False).results
+
+    assert "passed" == result.status, result.message
+
+
+@custom_op("exact_changes::filtered", reference=True)
+def filtered(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.nn.functional.conv1d(x, weight, bias)
+
+
+@filtered.register_backward
+def _(grad, x, weight):
+    return {
+        "x": torch.nn.grad.conv1d_input(x.shape, weight, grad),
+        "weight": torch.nn.grad.conv1d_weight(x, weight.shape, grad),
+        "bias": None,
+    }
+
+
+def test_an_optional_tensor_that_no_sample_gives_is_given():
+    def samples(make):
+        yield Sample(make(2, 3, 8), make(4, 3, 5))
+
+    (result,) = check(filtered, samples, checks=[Explore(3.0)], isolated=False).results
+
+    assert result.message.startswith("with 'bias' (4,), as given: gradient of 'bias'")
+
+
+def test_minus_infinity_of_a_masked_row_is_not_nan():
+    def log_sum(x: Tensor) -> Tensor:
+        return x.logsumexp(-1)
+
+    def unguarded(x: Tensor) -> Tensor:
+        return (x - x.amax(-1, keepdim=True)).exp().sum(-1).log() + x.amax(-1)
+
+    op = with_kernel("log_sum", log_sum, unguarded)
+    results = check(op, [Sample(torch.randn(2, 3))], checks=["special_values"], isolated=False).results
+
+    assert "numbers of 'x' with a row of -inf: output 0[1] = nan, expected -inf" in results[0].message
+
+
+def test_a_size_that_only_broadcasts_is_not_tried():
+    @custom_op("exact_changes::halves", reference=True)
+    def halves(x: Tensor, both: Tensor) -> Tensor:
+        left, right = both.chunk(2, -1)
+        return x * left + right
+
+    @halves.register_backward
+    def _(grad, x, both):
+        left, _ = both.chunk(2, -1)
+        return {"x": grad * left, "both": torch.cat((grad * x, grad), -1)}
+
+    def samples(make):
+        yield Sample(make(3, 4), make(3, 8))
+
+    report = check(halves, samples, checks=["sizes"], isolated=False)
+
+    assert report.ok, str(report)
