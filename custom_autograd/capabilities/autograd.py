@@ -71,7 +71,7 @@ class ForwardModeCapability(Capability):
         found = registered(record.registrations.get(JvpRule))
         if found is not None:
             return found
-        once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
+        once = plan.once_differentiable
         if once is not None:
             return f"missing: the backward is {'in C++' if once.is_in_cpp else 'once-differentiable'}"
         if plan.rules or plan.drop_in:

@@ -25,6 +25,7 @@ from custom_autograd.execution.vjp import forbid_second_derivative
 from custom_autograd.registration import rule_types
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.nodes import Node, needs_set, next_nodes
+from custom_autograd.torch_private.trees import flatten_tree
 from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
 from custom_autograd.values.user_code import note_rule, noted
 
@@ -109,11 +110,36 @@ class DropIn:
         self.takes_sole_list = self.are_lists[:1] == [True] and self.optional.issuperset(self.names[1:])
         self.keyword_only = [argument.name for argument in schema.arguments if argument.is_keyword_only]
         self.results = [result.name for result in schema.differentiable_results]
-        self.backward = noted(str(plan.declaration.name), rule)
+        self.function = self._once(rule.function) if rule.is_once_differentiable else rule.function
+        self.backward = noted(str(plan.declaration.name), rule, self.function)
         self.differentiable = frozenset(schema.differentiable_names)
         self.takes_all = self.names == schema.argument_names  # gradients come in the order of the arguments
         setup = rule.setup_context
         self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
+
+    def _once(self, backward: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the author's backward
+        """Return a backward whose gradients raise if they are differentiated.
+
+        Those of PyTorch's decorator are constants if no incoming gradient requires a gradient, and in forward mode.
+        """
+        error = self.origin.error(
+            GradientUnavailable,
+            "the backward is declared once-differentiable, and a second derivative is asked for",
+            do="write the backward in differentiable operations, and leave once_differentiable out",
+        )
+
+        def once(ctx: Any, *grads: Any) -> Any:
+            with torch.no_grad():
+                result = backward(ctx, *grads)
+            if not torch.is_grad_enabled():
+                return result
+            dependencies, _ = flatten_tree([list(grads), list(ctx.saved_tensors), vars(ctx)])
+            row = list(result) if isinstance(result, (list, tuple)) else [result]
+            row = [list(one) if isinstance(one, tuple) else one for one in row]
+            forbidden = [forbid_second_derivative(one, str(error), dependencies) for one in row]
+            return type(result)(forbidden) if isinstance(result, (list, tuple)) else forbidden[0]
+
+        return once
 
     def setup(self, ctx: Any, needs: ByName, inputs: Sequence[Any], output: Any) -> None:
         """Run the user's setup_context, and save what it kept.
@@ -172,7 +198,7 @@ class DropIn:
     def helpers(self) -> dict[str, Any]:
         """Return what generated source calls by name (Any: functions of any signature)."""
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
-        found: dict[str, Any] = {"rule_0": rule.function, "note_0": lambda error: note_rule(error, op, rule)}
+        found: dict[str, Any] = {"rule_0": self.function, "note_0": lambda error: note_rule(error, op, rule)}
         if setup is not None:
             found["check_saved"] = check_saved
             found["setup"] = self._setup_of_eager_call(setup)

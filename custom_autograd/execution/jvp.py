@@ -47,7 +47,7 @@ class Jvp:
         self._derivable = [name for name in self.results if self._is_derivable(name)]
         self._not_derivable = tuple(name for name in self.results if name not in self._derivable)
         self._has_reverse = plan.has_reverse
-        self._once = next((rule for rule in plan.rules if rule.is_once_differentiable), None)
+        self._once = plan.once_differentiable
         self._reader = TangentReader(plan)
 
     def __call__(

@@ -52,6 +52,12 @@ class Plan(NamedTuple):
         return next((rule.saving for rule in self.rules if isinstance(rule, BackwardRule)), {})
 
     @property
+    def once_differentiable(self) -> GradientRule | DropInRule | None:
+        """Return a backward that must not be differentiated again, or None."""
+        rules = (*self.rules, *(() if self.drop_in is None else (self.drop_in,)))
+        return next((rule for rule in rules if rule.is_once_differentiable), None)
+
+    @property
     def is_differentiable(self) -> bool:
         """Return True if calls of the op can record a node."""
         schema = self.declaration.schema

@@ -11,12 +11,16 @@ from dataclasses import field
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
+from torch.autograd.function import once_differentiable
+
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.schema.schema import Schema
 
 NEEDS = "needs"
 META = "meta"
+ONCE_DIFFERENTIABLE = once_differentiable(lambda ctx: ctx).__code__
+"""The code of every function that PyTorch's decorator returns."""
 
 
 def value_names(schema: Schema) -> dict[str, str]:
@@ -234,6 +238,19 @@ class DropInRule(Rule):
     takes_keywords: bool
     by_keyword: bool
     surrogate: str | None = None
+
+    @property
+    def is_once_differentiable(self) -> bool:
+        """Return True if the backward is marked with PyTorch's `once_differentiable`."""
+        function: Any = self.function
+        while function is not None and getattr(function, "__code__", None) is not ONCE_DIFFERENTIABLE:
+            function = getattr(function, "__wrapped__", None)
+        return function is not None
+
+    @property
+    def is_in_cpp(self) -> bool:
+        """Return False: only rules bound by name can be in C++."""
+        return False
 
     @property
     def functions(self) -> tuple[Function, ...]:
