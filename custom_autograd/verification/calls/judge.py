@@ -61,7 +61,8 @@ class Expected:
         dtype: that it should have; None if nothing says.
         allowed: how far each element may be from it; infinite where nothing can be said.
         terms: how large what is added in it may be.
-        is_of_nan: whether nan is not infinity: where an input has nan or -inf, as masks write it, and none +inf.
+        is_of_nan: whether an input has nan, and none infinity: then nan is not infinity.
+        is_masked: whether an input has -inf, as masks write it, and neither nan nor +inf: then no infinity becomes nan.
     """
 
     value: Tensor
@@ -69,6 +70,7 @@ class Expected:
     allowed: Tensor
     terms: float = 0.0
     is_of_nan: bool = False
+    is_masked: bool = False
 
     @property
     def is_steady(self) -> bool:
@@ -176,13 +178,14 @@ class Judge:
         is_finite = all(bool(widened(values[name]).isfinite().all()) for name in results_of(values))
         numbers = [x for x, _ in inputs if can_have_gradient(x)]
         noise = NOISE * max((size for x, size in inputs if can_have_gradient(x)), default=0.0)
-        is_of_nan = not any(bool((x == torch.inf).any()) for x in numbers if not x.is_complex())
-        is_of_nan &= any(bool(x.isnan().any()) or (bool(x.isinf().any()) and not x.is_complex()) for x in numbers)
+        has_nan, has_inf = (any(bool(of(x).any()) for x in numbers) for of in (torch.isnan, torch.isinf))
+        is_masked = has_inf and not has_nan and not any(x.is_complex() or bool(x.isposinf().any()) for x in numbers)
         found = {}
         for name, value in wide.items():
             others = [row[name] for row in moved if row is not None and name in row]
             expected = _expected(value, None if narrow is None else narrow.get(name), others)
-            expected = replace(expected, is_of_nan=is_of_nan, allowed=expected.allowed + noise)
+            expected = replace(expected, is_of_nan=has_nan and not has_inf, is_masked=is_masked)
+            expected = replace(expected, allowed=expected.allowed + noise)
             is_value = name in results_of(wide)
             summed = math.sqrt(max(1.0, most / max(1, value.numel())))  # rounding errors of so many terms add up
             found[name] = expected if is_value else _of_derivative(expected, floor * summed, is_finite=is_finite)
@@ -324,7 +327,8 @@ def _value(name: str, found: Tensor, expected: Expected, least: float) -> Fault 
     if one.is_complex() != other.is_complex():
         one, other = one.to(torch.complex128), other.to(torch.complex128)
     same = (one == other) | (one.isnan() & other.isnan())
-    same |= ~one.isfinite() & ~other.isfinite() & (not expected.is_of_nan)
+    may_differ = ~one.isfinite() & ~other.isfinite() & (not expected.is_of_nan)
+    same |= may_differ & ~other.isinf() if expected.is_masked else may_differ
     rounding = max(least, _rounding(name, found.dtype))
     bound = expected.allowed + rounding * _size(other) + _least(found.dtype, expected.terms)
     off = (one - other).abs()
