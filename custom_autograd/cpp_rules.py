@@ -102,7 +102,7 @@ class CppRule:
         """Return the source and the function, for messages."""
         return self.kernel.written_in
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
         """Return the gradients."""
         found = self.op(*args, **kwargs)
         if not torch.compiler.is_compiling() and not self._is_offered and self.kernel.operator is not None:
@@ -173,7 +173,7 @@ def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], defi
 def _checked(record: OpRecord, kernel: CppKernel, places: Mapping[str, int]) -> Callable[..., Any]:
     """Return the function; it raises if a gradient is not like its input, which graphs take for granted.
 
-    Any: tensors, lists of them and other values, as the schema says.
+    Any: tensors, lists of them and other values, as the schema declares.
     """
 
     def run(*values: Any) -> Any:
@@ -214,7 +214,7 @@ def _in_cpp(type_name: str) -> str:
 def _fake_of(places: Sequence[int]) -> Callable[..., Any]:
     """Return the fake of the op: gradients like the inputs in these places."""
 
-    def fake(*values: Any) -> Any:  # Any: what the schema says
+    def fake(*values: Any) -> Any:  # Any: what the schema declares
         gradients = [_like(values[place], values) for place in places]
         return tuple(gradients) if len(gradients) > 1 else gradients[0]
 

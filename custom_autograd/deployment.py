@@ -88,7 +88,7 @@ def _prepared(record: OpRecord, layouts: Mapping[str, str]) -> dict[int, str]:
     return prepared
 
 
-def require_reference(record: OpRecord) -> Callable[..., Any]:  # Any: takes and returns what the schema says
+def require_reference(record: OpRecord) -> Callable[..., Any]:  # Any: takes and returns what the schema declares
     """Return the op's reference, or raise if it has none; see `CustomOp.decompositions`."""
     reference = record.reference()
     if reference is None:

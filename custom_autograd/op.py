@@ -255,7 +255,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
             dispatched.generate()  # type: ignore[union-attr]  # the op is defined
             return dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:
-            return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema says
+            return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema declares
         if native_loading.start(self._record):
             return self(*args, **kwargs)
         publish(self._record)
@@ -282,7 +282,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         """Return the variant `op.inplace(x, ...)`, which writes the result into its first argument and returns that.
 
         Raises:
-            DeclarationError: the op can have none; the message says why.
+            DeclarationError: the op can have none; the message gives the reason.
         """
         return self._inplace
 
@@ -291,7 +291,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         """Return the variant `op.out(..., out=tensor)`, which writes the results into tensors of the caller.
 
         Raises:
-            DeclarationError: the op can have none; the message says why.
+            DeclarationError: the op can have none; the message gives the reason.
         """
         return self._out
 
@@ -318,7 +318,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         return source_of(self._record)
 
     @property
-    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
         """Return the computation in differentiable PyTorch operations: a decomposition of `overload`; or None.
 
         It is the decorated function of an op declared with `reference=True`, or that of `register_reference`; where

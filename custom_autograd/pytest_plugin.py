@@ -111,7 +111,7 @@ class OpItem(pytest.Item):
             pytest.skip("; ".join(dict.fromkeys(result.message for result in report.results)))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
-        """Return the report's own text for a finding; it says more than a traceback through this package."""
+        """Return the report's own text for a finding; it has more than a traceback through this package."""
         del style
         from custom_autograd.core.errors import CheckError  # imports torch
 

@@ -19,7 +19,7 @@ from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import DropInRule, FakeRule, Rule
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema or torch says
+Function = Callable[..., Any]  # Any: takes and returns what the schema or torch declares
 C = TypeVar("C", bound=type)
 
 

@@ -63,7 +63,7 @@ def triton_op(
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
         @functools.wraps(function)
-        def kernel(*args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+        def kernel(*args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
             if are_recorded():
                 return function(*args, **kwargs)
             with launching_directly():

@@ -115,7 +115,7 @@ class Plan:
             found.append(computed[position] if one.source == COMPUTED else constant)
         return found
 
-    def kernel(self, *arguments: Any) -> Any:  # Any: as the schema says
+    def kernel(self, *arguments: Any) -> Any:  # Any: as the schema declares
         """Run forward; return its outputs and the hidden ones."""
         call = run_forward(self.function, arguments)
         if call.structure != self.call.structure:

@@ -142,7 +142,7 @@ class _Reader:
             return
         raise self.origin.error(
             RegistrationError,
-            f"autocast casts {what} to a floating-point dtype, or as a word says",
+            f"autocast casts {what} to a floating-point dtype, or as a word declares",
             expected=f"torch.bfloat16, ..., {', '.join(map(repr, words))}",
             found=show(cast),
             do=_advice(cast, words) if isinstance(cast, str) else None,
@@ -252,7 +252,7 @@ class Caster:
             return self._outputs(policy, arguments, result)
 
     def _outputs(self, policy: CastPolicy, arguments: Mapping[str, Any], result: Any) -> Any:
-        """Return the results, cast where the policy says so."""
+        """Return the results, cast where the policy has it so."""
         if not policy.outputs:
             return result
         floating = [t for t in tensors_in(list(arguments.values())) if t.is_floating_point()]
@@ -284,7 +284,7 @@ def _switched_off(device_type: str, backward: Call) -> Call:
 
 
 def _cast_inputs(policy: CastPolicy, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name, cast where the policy says so."""
+    """Return the arguments by name, cast where the policy has it so."""
     promoting = [arguments[name] for name, cast in policy.arguments.items() if cast == PROMOTE]
     widest = policy.promoted(t.dtype for t in tensors_in(promoting) if policy.is_castable(t))
     return {
@@ -339,7 +339,7 @@ def _kernel(record: OpRecord, device_type: str) -> Callable[..., Any]:
     caster = Caster(record)
 
     @outside_compilation
-    def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+    def autocast(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         rule = record.registrations.get(AutocastRule, device_type)
         assert rule is not None  # it is attached for a rule, which only another one can replace
         return caster.run(rule.policy, opened(record), *args, **kwargs)

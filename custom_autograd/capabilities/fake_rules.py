@@ -48,7 +48,7 @@ class FakeCapability(Capability):
         bind = Binder(record.declaration.schema)
         reader = ResultReader(record.declaration, str)
 
-        def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema says
+        def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema declares
             if not record.road.is_traced:
                 record.road.is_traced = True
                 for capability in record.capabilities:

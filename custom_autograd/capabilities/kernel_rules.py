@@ -87,7 +87,7 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
     except RuntimeError as error:
         raise record.declaration.origin(location_of(function)).error(
             RegistrationError,
-            f"torch knows no device type {device_type!r}",
+            f"torch has no device type {device_type!r}",
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
             do=advice_on(device_type),

@@ -319,5 +319,5 @@ def check_hidden(results: Results | None, options: DeclarationOptions, refuse: R
                 f"hidden= names '{name}', which is a place in an output",
                 expected=quote(node.name for node in nodes),
                 found=repr(name),
-                do="hide the whole output, or return what is hidden beside it",
+                do="hide the whole output, or return what is hidden as another output",
             )

@@ -72,7 +72,7 @@ class RecordType:
     def describe(self, value: Any) -> str:
         """Return what a message calls a value that is not such a container."""
         if type(value) is self.cls and self.style == "dataclass":
-            return f"one with attributes beside its fields: {quote(self._extra_attributes(value))}"
+            return f"one with attributes in addition to its fields: {quote(self._extra_attributes(value))}"
         if isinstance(value, self.cls) and self.style in ("fields", "dataclass"):
             return f"{type(value).__name__}, a subclass, of which the op would see less"
         return describe(value)

@@ -73,7 +73,7 @@ def attach_device(record: OpRecord, device_type: str) -> None:
             implement(record, "BackendSelect", partial(_backend_select, record, device), with_keyset=True)
 
 
-def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema says
+def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema declares
     mixed, road = MixedDevices(record), record.road
     is_default = device_type is None and has_accelerator()
 

@@ -41,7 +41,7 @@ class AutogradWriter:
         """Write it."""
         source, schema = self.source, self.schema
         with source.block(f"def $autograd({signature(schema, first='$keyset', for_dispatcher=True)})"):
-            source.line(f'"""What stands at the Autograd dispatch key of {self.function.name}."""')
+            source.line(f'"""The kernel at the Autograd dispatch key of {self.function.name}."""')
             source.line("$keys = $keyset & $BELOW_AUTOGRAD")
             source.line(f"$is_odd = {self._is_odd()}")
             with source.block("if $is_odd and $road.around_autograd is not None"):
@@ -181,11 +181,11 @@ def _requiring(names: Sequence[str]) -> str:
 
 
 class AutogradCode:
-    """What stands at the Autograd key for one op.
+    """The kernel at the Autograd key for one op.
 
     Attributes:
         source: its text.
-        call: (keyset, *args, **kwargs) -> what the schema says (Any).
+        call: (keyset, *args, **kwargs) -> what the schema declares (Any).
     """
 
     def __init__(self, record: OpRecord, writer: FunctionWriter, recording: RecordingCode) -> None:

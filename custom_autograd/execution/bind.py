@@ -41,7 +41,7 @@ class Binder:
     def _bind_given(self) -> Callable[..., dict[str, Any]]:
         return self._generate(for_dispatcher=False) if self._is_variadic else self._bind
 
-    def given(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+    def given(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema declares
         """Return the arguments of a kernel's call by name: as the dispatcher's, but for those behind a star."""
         if not kwargs and len(args) == len(self._by_position):  # nothing need be generated for this
             return dict(zip(self._by_position, args, strict=True))
@@ -56,11 +56,11 @@ class Binder:
         bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", namespace)[source.own("bind")]
         return bind
 
-    def raw(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+    def raw(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema declares
         """Return all arguments by name, as the dispatcher holds them."""
         return self._bind(*args, **kwargs)
 
-    def arguments(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema says
+    def arguments(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema declares
         """Return all arguments by name, as users see them."""
         found = self.raw(*args, **kwargs)
         for argument in self._converted:

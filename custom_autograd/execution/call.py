@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 # Results that are an input: `aliases={"out": "x"}` lets a kernel return its input as it is.
 #
 # The dispatcher, and graphs that hold the op, must see new memory, so that a kernel at its key returns a copy.
-# `op(...)` alone, in a plain call, spares it: the result is then a view of the input, which autograd knows as one. What
-# is written to it reaches the input, or is refused where a gradient would be lost.
+# `op(...)` alone, in a plain call, spares it: the result is then a view of the input, which autograd treats as one.
+# What is written to it reaches the input, or is refused where a gradient would be lost.
 
 
 class _Here(threading.local):
@@ -102,7 +102,7 @@ NAMES = {"want_shared": want, "drop_shared": drop, "as_input": as_input, "as_vie
 def make_call(record: OpRecord, overload: Callable[..., Any] | None) -> Callable[..., Any]:
     """Make the call through the dispatcher. It follows from the schema alone, so rules may change without it.
 
-    Any: takes and returns what the schema says, here and below.
+    Any: takes and returns what the schema declares, here and below.
     """
     helpers = {
         "overload": overload,

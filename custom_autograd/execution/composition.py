@@ -29,7 +29,7 @@ def may_compose(record: OpRecord) -> bool:
     return record.declaration.composition is not None or record.declaration.schema.is_view
 
 
-def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
     """Return the function that takes an op apart, now, or None."""
     if record.declaration.composition is not None:
         return record.declaration.composition
@@ -37,7 +37,7 @@ def find_composition(record: OpRecord) -> Callable[..., Any] | None:  # Any: tak
     return None if has_rules or not record.declaration.schema.is_view else record.reference()
 
 
-def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+def autograd(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema declares
     """Return the kernel at the Autograd key of an op that may be made of others."""
     bind, run = Binder(record.declaration.schema), _runner(record)
 
@@ -92,7 +92,7 @@ def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
     )
 
 
-def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema declares
     """Return the kernel at the Functionalize key of a view: PyTorch refuses a view that is not made of its own."""
     bind, run = Binder(record.declaration.schema), _runner(record)
 

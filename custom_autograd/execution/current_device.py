@@ -20,7 +20,7 @@ from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.values.tensors import tensors_in
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class OnDevice:

@@ -27,7 +27,7 @@ Recompute = Callable[..., tuple[Tensor, ...]]
 
 def check_reached(
     declaration: Declaration,
-    reference: Callable[..., Any],  # Any: takes and returns what the schema says
+    reference: Callable[..., Any],  # Any: takes and returns what the schema declares
     names: Sequence[str],
     recompute: Recompute,
     primals: Sequence[Tensor],

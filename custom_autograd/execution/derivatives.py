@@ -151,7 +151,7 @@ class Derivatives:
         declaration = self.plan.declaration
         return GradientUnavailable(
             str(declaration.name),
-            "a gradient is asked for, and no backward is registered",
+            "a gradient is requested, but no backward is registered",
             declared=declaration.location,
             do="register one with register_backward, register_grad or register_autograd, "
             + (

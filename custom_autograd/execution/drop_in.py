@@ -124,7 +124,7 @@ class DropIn:
         """
         error = self.origin.error(
             GradientUnavailable,
-            "the backward is declared once-differentiable, and a second derivative is asked for",
+            "the backward is declared once-differentiable, and a second derivative is requested",
             do="write the backward in differentiable operations, and leave once_differentiable out",
         )
 

@@ -51,7 +51,7 @@ class GeneratedOp:
     def choose(self, device_type: str | None) -> Callable[..., Any]:
         """Return the function that serves a device type now; at the level `full`, one that watches it.
 
-        Any: takes and returns what the schema says, here and below.
+        Any: takes and returns what the schema declares, here and below.
         """
         function = self._kernels.choose(device_type)
         behind = kernel_behind(function)
@@ -137,7 +137,7 @@ def source_of(record: OpRecord) -> str:
     return line + call_source(record) + generated_code_of(record).source
 
 
-Call = Callable[..., Any]  # Any: takes and returns what the schema says
+Call = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class DispatchedCalls:

@@ -107,7 +107,7 @@ class Jvp:
         if not self._has_reverse:
             raise self.origin().error(
                 GradientUnavailable,
-                "the op has neither a jvp nor a backward rule, and a tangent is asked for",
+                "the op has neither a jvp nor a backward rule, and a tangent is requested",
                 do="register one with register_jvp, or a differentiable register_backward",
             )
         once = self._once

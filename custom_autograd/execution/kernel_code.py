@@ -33,7 +33,7 @@ def shared_names() -> dict[str, Any]:
     }
 
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class KernelCode:

@@ -43,7 +43,7 @@ LAYOUTS = {
 }
 """Source of a tensor in a layout: itself where it has it. In "contiguous_rows" the last dimension has stride 1."""
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 def wrapper_of(schema: Schema, name: str, layouts: Mapping[str, str]) -> Callable[[Function], Function]:
@@ -178,7 +178,7 @@ def make_kernel(
     location: str,
     options: KernelOptions,
 ) -> Kernel:
-    """Return the kernel of one device type (Any: takes and returns what the schema says)."""
+    """Return the kernel of one device type (Any: takes and returns what the schema declares)."""
     layouts = _layouts(declaration, location, options)
     wrap = wrapper_of(declaration.schema, str(declaration.name), layouts)
     name = device_type or "default" if options.name is None else options.name

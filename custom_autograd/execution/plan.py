@@ -138,7 +138,7 @@ def _make_plan(
     rules: tuple[GradientRule, ...],
     drop_in: DropInRule | None,
     jvp: JvpRule | None,
-    reference: Callable[..., Any] | None,  # Any: takes and returns what the schema says
+    reference: Callable[..., Any] | None,  # Any: takes and returns what the schema declares
 ) -> Plan:
     incoming, valid = declaration.schema.results_by_grad, declaration.schema.differentiable_names
     covered = valid if drop_in is not None else [name for rule in rules for name in (rule.inputs or valid)]

@@ -31,7 +31,7 @@ from custom_autograd.torch_private import dispatch, guards, versions
 from custom_autograd.torch_private.definitions import changes
 from custom_autograd.values import validation
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 _closed = int(versions.warn_if_untested())
 _lock = ThreadLock()  # a finalizer may call an op while it is held
@@ -68,7 +68,7 @@ class Prover:
     """Proves what calls of one op run. All proofs are void at the next change of what is registered.
 
     Attributes:
-        native: what native code knows of the calls, or None.
+        native: what native code holds about the calls, or None.
     """
 
     def __init__(self, record: OpRecord) -> None:

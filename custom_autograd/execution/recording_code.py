@@ -94,7 +94,7 @@ class RecordingFacts:
     def new_writers(self) -> tuple[FunctionWriter, NodeWriter]:
         """Return writers of the Function and of the node of a call that needs no dispatcher, with a new text.
 
-        An exception may come while they write, from a signal or where the stack ends: the next attempt starts anew.
+        An exception may come while they write, from a signal or where the stack ends: the next attempt starts again.
         """
         writer = self._new_writer()
         node = NodeWriter(

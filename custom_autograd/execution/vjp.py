@@ -208,12 +208,12 @@ def _refusal(origin: Origin, rule: GradientRule) -> GradientUnavailable:
     if rule.is_in_cpp:
         return origin.error(
             GradientUnavailable,
-            "a backward in C++ can be differentiated only once, and a second derivative is asked for",
+            "a backward in C++ can be differentiated only once, and a second derivative is requested",
             do="make the C++ function a kernel of an op with a backward or reference, and call it in a rule in Python",
         )
     return origin.error(
         GradientUnavailable,
-        "the backward is declared once-differentiable, and a second derivative is asked for",
+        "the backward is declared once-differentiable, and a second derivative is requested",
         do="write the rule in differentiable operations, and leave once_differentiable out",
     )
 

@@ -124,7 +124,9 @@ class Watcher:
         self._written = [a.name for a in record.declaration.schema.mutated_arguments]
         self._watched: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by id: some cannot be hashed
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema says, here and below
+    def __call__(
+        self, function: Callable[..., Any]
+    ) -> Callable[..., Any]:  # Any: as the schema declares, here and below
         """Return the same kernel, watched; itself, where it is watched already."""
         # A list: other threads may add to the table meanwhile.
         if any(function is watched for _, watched in list(self._watched.values())):
@@ -159,7 +161,7 @@ class Watcher:
 
 
 def undeclared_write(record: OpRecord, name: str, function: Callable[..., Any]) -> KernelError:
-    """Return the error that says that a kernel writes to an input that is not declared as mutated."""
+    """Return the error for the case that a kernel writes to an input that is not declared as mutated."""
     return KernelError(
         record.name,
         f"the {record.kernels.describe(function)} writes to its input '{name}'",

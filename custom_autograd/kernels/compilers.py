@@ -114,7 +114,7 @@ def indented(lines: Sequence[str]) -> str:
 class CppCompiler:
     """The C++ compiler: CXX, else c++."""
 
-    standard = "set CXX to a compiler that knows C++20"
+    standard = "set CXX to a compiler that supports C++20"
     """What sets it, and what it has to know; for messages."""
 
     def targets(self) -> list[str]:
@@ -231,7 +231,7 @@ def failure_of(library: Path, native: Path | None = None) -> Failure | None:
     if BEGUN not in ended.stdout:
         return None
     if not is_loaded or SWALLOWED in loading:
-        return Failure("loading", loading.strip() or "(it said nothing)")
+        return Failure("loading", loading.strip() or "(it printed nothing)")
     if ARRIVED not in raising:
         return Failure("raising", f"{raising.strip()}\nthe process {end_of(ended.returncode)}".strip())
     return None

@@ -163,7 +163,7 @@ class CppKernel(LazyKernel):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.function, self.fallback, self.flags, self.host)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema of the source says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema of the source declares
         """Run the function, or the fallback if it cannot be built.
 
         Raises:

@@ -27,7 +27,7 @@ class LazyKernel(ABC):
         self._call: Callable[..., Any] = self._first_call
         self._lock = ThreadLock()
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema declares
         """Run the kernel, or its fallback where it cannot be made."""
         return self._call(*args, **kwargs)
 

@@ -98,7 +98,7 @@ class NumbaKernel(LazyKernel):
             with PARALLEL if self.options.get("parallel") else nullcontext():
                 holder = [compiled(*arrays[: len(args)], **named)]
         except refused as error:
-            do = "write the kernel in what Numba knows, or register it with when= for what it can take"
+            do = "write the kernel in what Numba supports, or register it with when= for what it can take"
             found = "\n             ".join(str(error).strip().splitlines()[:12])
             problem = "Numba does not compile the kernel for these arguments"
             raise KernelError(kernel_name(self.function), problem, found=found, do=do) from error

@@ -246,7 +246,7 @@ class NumpyKernel(OpKernel):
         functools.update_wrapper(self, function)
         self.function = function
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the op's schema declares
         """Run the function on arrays.
 
         Raises:

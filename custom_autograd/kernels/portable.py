@@ -109,7 +109,7 @@ class PortableBuild(Build):
 
 
 def build_portable(source: Source, torch: str = OLDEST) -> Path:
-    """Build the libraries of a source, each for one level of the processor, and describe them beside it.
+    """Build the libraries of a source, each for one level of the processor, and describe them next to it.
 
     Args:
         source: the source and how it is compiled.

@@ -178,7 +178,7 @@ def _tried(library: Path, digest: str) -> str:
             return ""
     failure = failure_of(library, native)
     if failure is not None:
-        return f"another process, which tried it, said:\n{indented(failure.words.splitlines())}"
+        return f"another process, which tried it, printed:\n{indented(failure.words.splitlines())}"
     with suppress(OSError):  # it is tried again by the next process
         folder = cache_folder()
         require_writable(folder)

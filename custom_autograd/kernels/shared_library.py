@@ -235,7 +235,7 @@ class Build:
     def _refused(self, failure: Failure) -> KernelUnavailable:
         problem = "loading the library of the kernel fails, which may end a process"
         advice = f"correct {self.source}: its schemas, what it defines twice, or its static variables"
-        found = f"another process, which tried it, said:\n{indented(failure.words.splitlines())}"
+        found = f"another process, which tried it, printed:\n{indented(failure.words.splitlines())}"
         return KernelUnavailable(self.source.name, problem, found=found, do=advice)
 
     def _silent(self, tried: Sequence[str]) -> KernelUnavailable:

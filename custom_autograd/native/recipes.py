@@ -1,4 +1,4 @@
-"""Recipe: what native code knows of the nodes of an op, and what it calls in Python for the rest."""
+"""Recipe: what native code holds about the nodes of an op, and what it calls in Python for the rest."""
 
 from __future__ import annotations
 

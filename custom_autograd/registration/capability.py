@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from custom_autograd.registration.rule_types import Registration
 
 Call: TypeAlias = Callable[..., Any]
-"""A call of an op, or its backward (Any: takes and returns what the schema says)."""
+"""A call of an op, or its backward (Any: takes and returns what the schema declares)."""
 
 
 class Capability:
@@ -58,7 +58,7 @@ class Capability:
         Args:
             record: the op.
             error: a TypeError or NotImplementedError that the call raised.
-            values: its arguments (Any: as the schema says).
+            values: its arguments (Any: as the schema declares).
 
         Returns:
             Whether the cause is gone, so that the call can be repeated.

@@ -37,7 +37,7 @@ class Declaration:
 
     name: Name
     schema: Schema
-    function: Callable[..., Any]  # Any: an op takes and returns what its schema says
+    function: Callable[..., Any]  # Any: an op takes and returns what its schema declares
     location: str
     device_types: tuple[str, ...] | None
     tags: tuple[torch.Tag, ...]
@@ -56,7 +56,7 @@ class Declaration:
         check_bools(lambda: partial(self.origin().error, RegistrationError), **options)
 
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class OpKernel(ABC):

@@ -31,7 +31,7 @@ from custom_autograd.torch_private.transforms import is_transforming
 SUFFIX = "__output"
 """End of the name of the second op."""
 
-Call = Callable[..., Any]  # Any: takes and returns what the schema says
+Call = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class _InOutput(threading.local):
@@ -148,7 +148,7 @@ def undefine(record: OpRecord) -> None:
 def implement(record: OpRecord, key: str, make: Callable[[], Callable[..., Any]], *, with_keyset: bool = False) -> None:
     """Register a function at a dispatch key, once: it is made then, and must look up what to do when it is called.
 
-    Any: a kernel takes and returns what the schema says.
+    Any: a kernel takes and returns what the schema declares.
     """
     if key in record.definition.attached:
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from custom_autograd.registration.kernel_table import KernelTable
 
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ def declared_kernel(declaration: Declaration) -> Kernel:
 
 
 def flat_kernel(declaration: Declaration, function: Function) -> Function:
-    """Return a function that takes what the schema says as the op's kernel."""
+    """Return a function that takes what the schema declares as the op's kernel."""
     schema = declaration.schema
     positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
     return kernel_of_op(function, str(declaration.name), positional, [a.name for a in schema.mutated_arguments])
@@ -89,7 +89,7 @@ class Condition:
     """A function of the user's that says whether a kernel takes the arguments.
 
     Attributes:
-        function: returns a bool, or raises KernelUnavailable with the reason (Any: what the schema says, as below).
+        function: returns a bool, or raises KernelUnavailable with the reason (Any: what the schema declares, as below).
         names: the arguments that it is called with.
         location: file:line of it.
         bind: a kernel's call -> all arguments by name, as the op's author sees them.
@@ -143,7 +143,7 @@ class KernelChoice:
         """Return the kernel that ran last in this thread, for messages."""
         return getattr(self._here, "kernel", None)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
         """Return what that kernel returns."""
         refusals: dict[Kernel, str] = {}
         for kernel in self._kernels.candidates(self._device_type):

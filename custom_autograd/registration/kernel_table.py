@@ -22,7 +22,7 @@ from custom_autograd.schema.names import Name
 from custom_autograd.torch_private.definitions import changes
 from custom_autograd.torch_private.thread_values import HandedOn
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 def _is_again(old: Kernel, new: Kernel) -> bool:
@@ -227,7 +227,7 @@ class KernelTable(Mapping["str | None", Kernel]):
         )
 
     def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:
-        """Return the error that says that no kernel serves a device type or a layout, and which kernels there are."""
+        """Return the error for a device type or a layout without a kernel, with the kernels that there are."""
         error = self._declaration.origin().error
         if layout is not torch.strided and device_type in self._kernels:
             return error(

@@ -30,7 +30,7 @@ from custom_autograd.torch_private.definitions import OwnDefinition, changes
 from custom_autograd.torch_private.dispatch import OpOverload
 
 GeneratedCall: TypeAlias = Callable[..., Any]
-"""A generated function that calls one op (Any: it takes and returns what the op's schema says)."""
+"""A generated function that calls one op (Any: it takes and returns what the op's schema declares)."""
 
 
 class CallsByDispatcher(Protocol):
@@ -112,7 +112,7 @@ class Road:
 
 
 class Definition:
-    """What the dispatcher knows of one op; replaced when it is defined there, and again under another name.
+    """The dispatcher's entry for one op; replaced when it is defined there, and again under another name.
 
     Attributes:
         name: in the dispatcher; the op's own, until a replacement takes that.
@@ -137,7 +137,7 @@ class OpRecord:
         declaration: what was fixed when it was declared.
         name: the qualified name, as declared.
         kernels: its kernels by device type.
-        definition: what the dispatcher knows of it.
+        definition: its entry in the dispatcher.
         overload: the dispatcher's op.
         dispatched: its calls by way of the dispatcher; None until it is defined.
         handle: the op as its author holds it; what unpickling gives, and what torch.library registers with.
@@ -171,7 +171,7 @@ class OpRecord:
         self.variants: dict[str, OpRecord] = {}
         _ALIVE.add(self)
 
-    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+    def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
         """Return the computation in differentiable PyTorch operations, or None."""
         rule = self.registrations.get(ReferenceRule)
         if rule is not None:

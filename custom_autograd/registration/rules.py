@@ -295,7 +295,7 @@ def take_all(
     taken = sum(name not in left_out for name in parameters.positional)
 
     @functools.wraps(function)
-    def whole(*args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def whole(*args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
         before, values = list(args[: len(leading)]), args[len(leading) :]
         given = {**dict(zip(parameters.positional, values, strict=False)), **kwargs}
         for name in left_out:

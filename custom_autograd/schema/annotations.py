@@ -48,7 +48,7 @@ class Refusal:
     location: str
 
     def __call__(self, problem: str, **facts: str | None) -> DeclarationError:
-        """Return the error that says so."""
+        """Return the error for it."""
         return DeclarationError(self.op, problem, declared=self.location, **facts)
 
 

@@ -60,7 +60,7 @@ class Travelling(dict[str, Any]):  # Any: a member of an Enum, or another value 
 
     def __missing__(self, text: str) -> NoReturn:
         """Refuse a text without a value."""
-        problem = f"{text!r} stands for no value of an argument that travels as text"
+        problem = f"{text!r} is not a value of an argument that travels as text"
         do = "give torch.ops one of the texts above, or call the op itself, which takes the values"
         raise KernelError(self.label, problem, expected=f"one of {', '.join(map(repr, self))}", do=do)
 

@@ -44,7 +44,7 @@ def check_annotations(
         if not _agree(_plain(argument.type), its):
             raise refuse(
                 f"the schema and the annotation of '{argument.name}' do not agree",
-                expected=f"{argument.type}, as the schema says",
+                expected=f"{argument.type}, as the schema declares",
                 found=spell_annotation(annotation),
                 do="change one of them, or leave out schema= and let the annotations decide",
             )
@@ -114,7 +114,7 @@ def _marks(declared: dict[str, Declared], options: DeclarationOptions, refuse: R
         holds_tensors = argument.type.spelling.startswith("Tensor")
         if name in named and not holds_tensors:
             raise refuse(
-                f"argument '{name}' stands in mutates_args but holds no tensor",
+                f"argument '{name}' is in mutates_args but holds no tensor",
                 expected="a Tensor or a list of Tensors",
                 found=spell_annotation(argument.parameter.annotation),
                 do="take it out of mutates_args",

@@ -22,11 +22,11 @@ from custom_autograd.torch_private.definitions import ParsedValue, parse_schema
 def find_source(
     name: str, result: ParsedValue, arguments: tuple[ParsedValue, ...], refuse: Refusal
 ) -> ParsedValue | None:
-    """Return the argument that an output aliases, as the schema says; None if its memory is new."""
+    """Return the argument that an output aliases, as the schema declares; None if its memory is new."""
     source = next((a for a in arguments if a.alias_set & result.alias_set), None)
     if result.alias_set and source is None:
         raise refuse(
-            f"the schema says that output '{name}' aliases an argument, and no argument has its mark",
+            f"the schema declares that output '{name}' aliases an argument, and no argument has its mark",
             expected=f"a mark that an argument has, as in ({result.type}(a) x) -> {result.type}(a)",
             found=f"-> {result.type}({', '.join(sorted(result.alias_set))})",
             do=f"write '-> {result.type}' for new memory: PyTorch cannot compile or functionalize the op as it is",
@@ -48,16 +48,16 @@ def check_aliases(schema: Schema, options: DeclarationOptions, refuse: Refusal) 
                 )
         if outputs[output].type != "Tensor" or schema.argument(argument).type != "Tensor":
             raise refuse(
-                f"aliases= says that output '{output}' may be '{argument}', and they are not both one tensor",
+                f"aliases= declares that output '{output}' may be '{argument}', and they are not both one tensor",
                 expected="Tensor and Tensor",
                 found=f"{outputs[output].type} and {schema.argument(argument).type}",
             )
         if outputs[output].alias_of is not None or schema.argument(argument).is_mutated:
             raise refuse(
-                f"aliases= says that output '{output}' may be '{argument}', and the schema says more of them",
+                f"aliases= declares that output '{output}' may be '{argument}', and the schema declares more of them",
                 expected="an output of new memory, and an input that is not written to",
                 found=schema.text,
-                do="take it out of aliases=: what the schema says holds in every call",
+                do="take it out of aliases=: what the schema declares holds in every call",
             )
 
 
@@ -312,7 +312,7 @@ def _check_unique(schema: Schema, names: Iterable[str], refuse: Refusal) -> None
     for name in names:
         if name in seen and name not in aliased:
             raise refuse(
-                f"the name '{name}' stands twice among inputs and outputs",
+                f"the name '{name}' is used twice among inputs and outputs",
                 found=quote(names),
                 do="give the output another name through outputs=",
             )

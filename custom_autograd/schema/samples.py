@@ -136,7 +136,7 @@ class Sample:
                 by default. The call is not made on others, where its result is undefined.
 
         Raises:
-            CheckError: what is given is not a class of exceptions, or `on` is not device types that torch knows.
+            CheckError: what is given is not a class of exceptions, or `on` is not device types of torch.
         """
         if not (isinstance(error, type) and issubclass(error, Exception)):
             problem = "raises() takes one class of exceptions"

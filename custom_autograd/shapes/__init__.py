@@ -1,1 +1,1 @@
-"""The notation of shapes: one line that says the dimensions of an op's tensors, and what follows from it."""
+"""The notation of shapes: one line that declares the dimensions of an op's tensors, and what follows from it."""

@@ -113,7 +113,7 @@ class _Parser:
             raise self._error(f"':' is expected after '{head.text}'")
         dims = self._dims()
         if sum(dim.is_many for dim in dims) > 1:
-            problem = f"'{head.text}' has two groups of any number of dimensions, and nothing says where one ends"
+            problem = f"'{head.text}' has two groups of any number of dimensions, and nothing marks where one ends"
             raise self._error(problem, head)
         return Item(head.text, tuple(dims), is_optional)
 
@@ -152,9 +152,9 @@ class _Parser:
             self._next += body.text == "_"
         is_many = "*" in marks or body.text == "..."
         if "*" in marks and (len(factors) != 1 or isinstance(factors[0], int)):
-            raise self._error("'*' stands before one name only", start)
+            raise self._error("'*' is written before one name only", start)
         if "#" in marks and not any(isinstance(factor, str) for factor in factors):
-            raise self._error("'#' stands before a name or a product of names", start)
+            raise self._error("'#' is written before a name or a product of names", start)
         return Dim(factors, is_many, "#" in marks, self._added(factors, is_many=is_many))
 
     def _added(self, factors: tuple[str | int, ...], *, is_many: bool) -> int:
@@ -164,7 +164,7 @@ class _Parser:
             return 0
         number = self._peek()
         if not number.text.isdecimal() or is_many or not any(isinstance(factor, str) for factor in factors):
-            raise self._error("'+' stands between a name and a number: n+1", plus)
+            raise self._error("'+' is written between a name and a number: n+1", plus)
         self._next += 1
         self._sums.append((plus, factors))
         return int(number.text)

@@ -80,7 +80,7 @@ def _check_names(what: str, items: Sequence[Item], valid: list[str], others: Ite
         raise LineMismatch(problem, quote(valid), suggest(name, valid) or do)
     missing = [name for name in valid if name not in given]
     if missing:
-        problem = f"the line says nothing of the {what} {quote(missing)}"
+        problem = f"the line declares nothing of the {what} {quote(missing)}"
         raise LineMismatch(problem, do=f"add '{missing[0]}: ...' if its shape is not to be described")
 
 
@@ -145,7 +145,7 @@ def _outputs(annotation: Any, count: int) -> list[Any]:  # Any: annotations
 def _item(name: str, annotation: Any, along: Collection[str], seen: set[str], *, is_optional: bool = False) -> str:
     dims = _dims(annotation)
     if dims is None:
-        problem = f"'{name}' has no annotation that says its dimensions, and along= reads them there"
+        problem = f"'{name}' has no annotation with its dimensions, and along= reads them there"
         raise LineMismatch(problem, "jaxtyping's, such as Float[Tensor, 'batch features']", "or give the line: shapes=")
     parts = [_dim(name, text, along, seen) for text in dims.split()]
     return f"{name}{'?' * is_optional}: {' '.join(parts)}".rstrip() + ("" if parts else " ")

@@ -25,7 +25,7 @@ from custom_autograd.shapes.rule import described_op
 from custom_autograd.shapes.unification import Sizes
 
 Values = dict[str, Any]  # Any: the arguments of a call
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 @dataclass(frozen=True, slots=True)

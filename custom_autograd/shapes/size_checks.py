@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from custom_autograd.shapes.described import DescribedOp
 
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def can_have_strategies(schema: Schema) -> bool:
 def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[..., Any]:
     """Return what runs calls with DTensors that strategies cannot say; NotImplemented for all others.
 
-    Any: as the schema says.
+    Any: as the schema declares.
     """
 
     def around(*args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from custom_autograd.values.kernel_results import ResultReader
 def run(
     record: OpRecord, has_rows: bool, has_strategies: bool, placed: Sequence[Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what a call gives (Any: as the schema says); NotImplemented if torch's dispatcher is to run it."""
+    """Return what a call gives (Any: as the schema declares); NotImplemented if torch's dispatcher is to run it."""
     schema = record.declaration.schema
     bind, calls = Binder(schema), LocalCalls(record)
     values = bind.arguments(*args, **kwargs)
@@ -44,7 +44,7 @@ def _by_reference(record: OpRecord, bind: Binder, values: dict[str, Any]) -> Any
     if reference is None and is_tracing():  # a note on torch's error would be lost
         raise KernelError(
             record.name,
-            "the op meets a DTensor that is not replicated, and nothing says how the op is sharded",
+            "the op meets a DTensor that is not replicated, and nothing declares how the op is sharded",
             declared=record.declaration.location,
             do=advice(record),
         )

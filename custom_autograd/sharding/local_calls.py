@@ -72,7 +72,7 @@ def _of_line(described: DescribedOp, values: Mapping[str, Any], name: str, place
 
 
 def _described_dims(dims: Sequence[Dim], sizes: Sizes, place: int) -> int:
-    """Return the number of dimensions besides those that `...` stands for."""
+    """Return the number of dimensions in addition to those that `...` stands for."""
     groups = [sizes.at(dim.names[0], place) for dim in dims if dim.is_many and dim.factors]
     return sum(len(group) for group in groups if isinstance(group, tuple)) + sum(not dim.is_many for dim in dims)
 
@@ -172,7 +172,7 @@ class LocalCalls:
 
     def run(
         self, chosen: Sequence[Row], /, *args: Any, **kwargs: Any
-    ) -> Any:  # Any: as the schema says, here and below
+    ) -> Any:  # Any: as the schema declares, here and below
         """Return the outputs of a call."""
         values = self._bind.raw(*args, **kwargs)
         self._refuse_lost_gradients(values)

@@ -258,7 +258,7 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
 def is_own(name: str, file: str, keys: frozenset[str]) -> bool:
     """Return True if `file` surely registered all that the dispatcher would run for an op at some keys.
 
-    Native code knows, in a tenth of the time of a dump; until it is loaded, nothing is sure.
+    Native code finds out in a tenth of the time of a dump; until it is loaded, nothing is sure.
     """
     return _is_own is not None and _is_own(name, file, keys)
 

@@ -1,4 +1,4 @@
-"""The dispatcher: its keys and modes, the operators that it knows, and how to get past a key.
+"""The dispatcher: its keys and modes, the operators that it has, and how to get past a key.
 
 - `_C._AutoDispatchBelowAutograd`: there is no public guard that leaves out the Autograd keys (torch 1.9 and up).
 - `_C._after_autograd_keyset`, `_C._after_ADInplaceOrView_keyset`: where a kernel continues (torch 2.0 and up).
@@ -276,7 +276,7 @@ def is_taken_apart(name: str) -> bool:
     return bool(_C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
 
 
-def function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: takes and returns what the schema says
+def function_of(overload: OpOverload) -> Callable[..., Any]:  # Any: takes and returns what the schema declares
     """Return the function that a call of an overload runs."""
     function: Callable[..., Any] = overload._op
     return function

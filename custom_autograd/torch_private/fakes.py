@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 class SizeDependsOnDataError(Exception):
-    """A fake asked for a size that depends on data."""
+    """A fake needs a size that depends on data."""
 
 
 class _NoSymbols:
@@ -44,7 +44,7 @@ WITHOUT_DATA = (
     "Cannot copy out of meta tensor",
     "can't convert meta device type tensor to numpy",
 )
-"""What torch says of a number, an array or an address that is read from a tensor without data."""
+"""What torch reports of a number, an array or an address that is read from a tensor without data."""
 
 
 def pending_symbols(tensors: Sequence[Tensor]) -> frozenset[Any]:  # Any: a sympy.Symbol, which has no annotations

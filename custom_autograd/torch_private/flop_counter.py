@@ -28,7 +28,7 @@ from custom_autograd.torch_private.dispatch import OpOverload, unrecorded
 MODULE = "torch.utils.flop_counter"
 
 Formula: TypeAlias = Callable[..., Any]
-"""Returns the number of floating-point operations of a call from its arguments (Any: as the schema says; an int)."""
+"""Returns the number of floating-point operations of a call from its arguments (Any: as the schema has it; an int)."""
 
 
 class PacketFormula:
@@ -38,7 +38,7 @@ class PacketFormula:
         self._packet = packet
         self.by_overload: dict[str, Formula] = {}
 
-    def __call__(self, /, *args: Any, out_val: Any = None, **kwargs: Any) -> Any:  # Any: as the schema says
+    def __call__(self, /, *args: Any, out_val: Any = None, **kwargs: Any) -> Any:  # Any: as the schema declares
         """Return the FLOPs of a call."""
         overloads = self._packet.overloads()
         name = overloads[0] if len(overloads) == 1 else _overload_of(self._packet, args, kwargs)

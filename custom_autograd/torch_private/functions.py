@@ -133,7 +133,7 @@ def is_view(tensor: Tensor) -> bool:
 
 
 def alias_of(tensor: Tensor) -> Tensor:
-    """Return another tensor with the same memory, of which autograd knows nothing."""
+    """Return another tensor with the same memory, that autograd does not track."""
     with torch._C._AutoDispatchBelowAutograd():
         alias: Tensor = torch.ops.aten.alias.default(tensor)
     return alias

@@ -174,7 +174,7 @@ def arguments_of_overload(overload: Overload) -> tuple[OverloadArgument, ...]:
 
 
 def may_alias(overload: Overload) -> bool:
-    """Return True if the schema says that a return shares memory with an argument."""
+    """Return True if the schema declares that a return shares memory with an argument."""
     return any(result.alias_info is not None for result in overload._schema.returns)
 
 

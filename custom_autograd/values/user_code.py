@@ -62,7 +62,7 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
 
 
 def explain_rule(error: Exception, op: str, rule: Rule) -> None:
-    """Note on an exception that it left a rule; raise one that says so if the rule read memory that is not there."""
+    """Note on an exception that it left a rule; raise another one if the rule read memory that is not there."""
     note_rule(error, op, rule)
     if _needs_memory(error):
         raise _without_memory(op, rule, error) from error

@@ -181,7 +181,7 @@ class OutVariant(Variant):
                 raise_text(KernelError, _sharing(self._origin.op, self._origin.declared, name, other_name))
 
 
-def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema says
+def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema declares
     """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher.
 
     In-place and out= operations do not take part in autocast, PyTorch's own neither.

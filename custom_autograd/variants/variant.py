@@ -67,7 +67,7 @@ class Variant(ABC):
                 do="call the op itself",
             )
         self.op = op
-        self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema says
+        self._direct: Callable[..., Any] | None = None  # Any: takes and returns what the schema declares
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -118,7 +118,9 @@ class Variant(ABC):
         """Return what errors about the variant have in common."""
         return Origin(f"{self.op.name}.{self.kind}", self.op.declaration.location)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # Any: as the schema says, here and below
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # Any: as the schema declares, here and below
         """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
         record = self.op.variants.get(self.kind)
         if record is None or not record.road.has_own_kernels:
@@ -316,7 +318,7 @@ class Variant(ABC):
                 values = _without_data(given)
                 count = len(values) - len(keywords)
                 result = function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
-        except Exception:  # noqa: BLE001 - a fake that needs data says so with any error; the op itself then runs
+        except Exception:  # noqa: BLE001 - a fake that needs data may raise any error; the op itself then runs
             return None
         outputs = self.op.declaration.schema.outputs
         results = result if isinstance(result, (tuple, list)) else (result,)

@@ -227,7 +227,7 @@ def test_name_of_no_member_by_way_of_torch_ops():
     assert_expected_inline(
         message(lambda: torch.ops.leaves.enum(X, "UP")),
         """\
-KernelError: Side: 'UP' stands for no value of an argument that travels as text
+KernelError: Side: 'UP' is not a value of an argument that travels as text
   expected   one of 'LEFT', 'RIGHT', 'SINISTER'
   do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
     )
@@ -239,7 +239,7 @@ def test_text_of_no_value_by_way_of_torch_ops():
     assert_expected_inline(
         message(lambda: torch.ops.leaves.mixed(X, "'low'")),
         """\
-KernelError: Literal['auto', 3]: "'low'" stands for no value of an argument that travels as text
+KernelError: Literal['auto', 3]: "'low'" is not a value of an argument that travels as text
   expected   one of "'auto'", '3'
   do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
     )
@@ -248,7 +248,7 @@ KernelError: Literal['auto', 3]: "'low'" stands for no value of an argument that
 def test_name_of_no_qscheme_by_way_of_torch_ops():
     assert_expected_inline(
         message(lambda: torch.ops.leaves.qscheme(X, "per_row")).partition("\n")[0],
-        """KernelError: torch.qscheme: 'per_row' stands for no value of an argument that travels as text""",
+        """KernelError: torch.qscheme: 'per_row' is not a value of an argument that travels as text""",
     )
 
 

@@ -71,7 +71,7 @@ def test_message():
         re.sub(r":\d+", ":N", str(caught.value)),
         """\
 both::spelled: the schema and the annotation of 'value' do not agree
-  expected   float, as the schema says
+  expected   float, as the schema declares
   found      int
   declared   test_schema_and_annotations.py:N
   do         change one of them, or leave out schema= and let the annotations decide""",

@@ -209,7 +209,7 @@ def record(ctx, x, y):
 
 
 def autograd(keyset, x, y):
-    \"\"\"What stands at the Autograd dispatch key of source::multiply.\"\"\"
+    \"\"\"The kernel at the Autograd dispatch key of source::multiply.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
     is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (type(x) is not Tensor or type(y) is not Tensor) and has_python_key(x, y)))
     if is_odd and road.around_autograd is not None:
@@ -460,7 +460,7 @@ def record(ctx, x, weight, n, eps):
 
 
 def autograd(keyset, x, weight=None, n=2, *, eps=1e-06):
-    \"\"\"What stands at the Autograd dispatch key of source::norm.\"\"\"
+    \"\"\"The kernel at the Autograd dispatch key of source::norm.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
     is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(x, weight)))
     if is_odd and road.around_autograd is not None:
@@ -663,7 +663,7 @@ def record(ctx, layout, in_place, *flat):
 
 
 def autograd(keyset, values, step):
-    \"\"\"What stands at the Autograd dispatch key of source::add_all_.\"\"\"
+    \"\"\"The kernel at the Autograd dispatch key of source::add_all_.\"\"\"
     keys = keyset & BELOW_AUTOGRAD
     is_odd = ((bits := keys.raw_repr()) & NOT_PLAIN or (bits & PYTHON and (True) and has_python_key(values, step)))
     if is_odd and road.around_autograd is not None:

@@ -1,4 +1,4 @@
-"""Where two results differ, in one sentence: numbers that look alike are told apart."""
+"""Where two results differ, in one sentence: numbers that look alike are distinguished."""
 
 import torch
 

@@ -60,7 +60,7 @@ def test_a_second_derivative_along_a_constant_raises(call, slope):
     (first,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
 
     assert [slope] * 2 == first.tolist()
-    with pytest.raises(GradientError, match="declared once-differentiable, and a second derivative is asked for"):
+    with pytest.raises(GradientError, match="declared once-differentiable, and a second derivative is requested"):
         torch.autograd.grad(first.sum() + x.sum(), x)
 
 

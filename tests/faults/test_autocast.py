@@ -203,7 +203,7 @@ def test_refusal_of_mixed_dtypes_is_told():
     message = result_of(refuses_mixed).message
 
     assert (
-        "not checked: the op does not take float32 beside bfloat16: TypeError: 'x' and 'w' have different dtypes"
+        "not checked: the op does not take float32 together with bfloat16: TypeError: 'x' and 'w' have different dtypes"
         == message
     )
 
@@ -213,7 +213,7 @@ def test_fake_that_does_not_know_autocast_fails():
 
     assert "failed" == result.status
     assert (
-        "under autocast the fake says torch.float32 for output 0, the kernel returns torch.bfloat16" in result.message
+        "under autocast the fake gives torch.float32 for output 0, the kernel returns torch.bfloat16" in result.message
     )
     assert "register_autocast" in result.cause
 
@@ -223,7 +223,7 @@ def test_fake_that_does_not_know_promotion_is_told():
 
     assert (
         "no sample mixes dtypes, so this is advice: with bfloat16 for the first of every two tensors, "
-        "the fake says torch.bfloat16 for output 0, the kernel returns torch.float32"
+        "the fake gives torch.bfloat16 for output 0, the kernel returns torch.float32"
     ) in message
 
 

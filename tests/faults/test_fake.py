@@ -30,7 +30,7 @@ HONEST = declare("honest", torch.empty_like)
 FAULTS = {
     "shape": (
         lambda x: x.new_empty(4, 4),
-        "as given: output 0: the fake kernel says shape (4, 4), the real one gives (4, 3)",
+        "as given: output 0: the fake kernel gives shape (4, 4), the real one gives (4, 3)",
     ),
     "dtype": (
         lambda x: torch.empty_like(x, dtype=torch.int32),
@@ -38,7 +38,7 @@ FAULTS = {
     ),
     "device": (lambda x: torch.empty_like(x, device="meta"), "says device meta, the real one gives cpu"),
     "stride": (lambda x: x.new_empty(3, 4).t(), "says stride (1, 4), the real one gives (3, 1)"),
-    "contiguous_only": (lambda x: x.new_empty(x.shape), "transposed: output 0: the fake kernel says stride (3, 1)"),
+    "contiguous_only": (lambda x: x.new_empty(x.shape), "transposed: output 0: the fake kernel gives stride (3, 1)"),
     "reads_data": (lambda x: x.new_empty(4, int(x.sum().item())), "as given: the fake kernel raises"),
 }
 OPS = {name: declare(name, fake) for name, (fake, _) in FAULTS.items()}

@@ -25,7 +25,7 @@ def test_op_without_a_line_is_skipped():
 
     result = result_of(op)
 
-    expected = "no line says the dimensions of its tensors (shapes=, register_shapes)"
+    expected = "no line declares the dimensions of its tensors (shapes=, register_shapes)"
     assert ("skipped", expected) == (result.status, result.message)
 
 

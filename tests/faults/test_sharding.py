@@ -58,7 +58,7 @@ def test_an_op_without_a_line_is_skipped():
     result = result_of(op)
 
     assert "skipped" == result.status
-    assert "no line of shapes says how it can be sharded (shapes=)" == result.message
+    assert "no line of shapes declares how it can be sharded (shapes=)" == result.message
 
 
 def test_the_checks_leave_no_process_group():

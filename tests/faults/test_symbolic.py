@@ -61,7 +61,7 @@ FAULTS = {
     "constant": (
         lambda x: x.new_empty(3),
         "output 0: where dimension 1 of 'x' is 9 instead of 3, dimension 0 of 'x' is 12 instead of 4, "
-        "the fake kernel says shape (3,), the real one gives (9,)",
+        "the fake kernel gives shape (3,), the real one gives (9,)",
     ),
     "integer": (
         lambda x: x.new_empty(int(x.shape[1])),
@@ -71,7 +71,7 @@ FAULTS = {
         lambda x: x.new_empty(x.shape[1] if x.shape[0] == 4 else x.shape[-1]),
         "the fake kernel holds for size 4 (dimension 0 of 'x') alone, and the op runs with 12",
     ),
-    "wrong_dimension": (lambda x: x.new_empty(x.shape[0] - 1), "the fake kernel says shape (11,), the real one gives"),
+    "wrong_dimension": (lambda x: x.new_empty(x.shape[0] - 1), "the fake kernel gives shape (11,), the real one gives"),
 }
 OPS = {name: declare(name, fake) for name, (fake, _) in FAULTS.items()}
 
@@ -95,7 +95,7 @@ def test_fake_that_fixes_a_size_fails(name):
 
 
 def test_constant_shape_is_told_as_the_cause():
-    assert "the fake kernel always says the same shape" == result_of(OPS["constant"]).cause
+    assert "the fake kernel always gives the same shape" == result_of(OPS["constant"]).cause
 
 
 def test_fixed_size_of_an_op_declared_here_fails():

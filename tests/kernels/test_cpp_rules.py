@@ -217,7 +217,7 @@ class TestInEveryMode:
         assert_expected_inline(
             text_of(second.value),
             """\
-cpp_rules::product: a backward in C++ can be differentiated only once, and a second derivative is asked for
+cpp_rules::product: a backward in C++ can be differentiated only once, and a second derivative is requested
   rule       rules.cpp, 'both', backward
   do         make the C++ function a kernel of an op with a backward or reference, and call it in a rule in Python""",
         )

@@ -131,7 +131,7 @@ def test_unknown_word():
     assert_expected_inline(
         refused("cpu", "loewr"),
         """\
-RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'loewr'
   rule       register_autocast('cpu', 'loewr')
@@ -144,7 +144,7 @@ def test_unknown_word_for_an_argument():
     assert_expected_inline(
         refused("cpu", {"x": "half"}),
         """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'half'
   rule       register_autocast('cpu', {'x': 'half'})
@@ -157,7 +157,7 @@ def test_name_of_a_dtype():
     assert_expected_inline(
         refused("cpu", {"x": "bfloat16"}),
         """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'bfloat16'
   rule       register_autocast('cpu', {'x': 'bfloat16'})
@@ -170,7 +170,7 @@ def test_integer_dtype_for_an_argument():
     assert_expected_inline(
         refused("cpu", {"x": torch.int64}),
         """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      torch.int64
   rule       register_autocast('cpu', {'x': torch.int64})
@@ -182,7 +182,7 @@ def test_no_cast_at_all():
     assert_expected_inline(
         refused("cpu", None),
         """\
-RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      None
   rule       register_autocast('cpu', None)
@@ -194,7 +194,7 @@ def test_input_is_no_word_for_inputs():
     assert_expected_inline(
         refused("cpu", {"x": "input"}),
         """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
   found      'input'
   rule       register_autocast('cpu', {'x': 'input'})
@@ -206,7 +206,7 @@ def test_promote_is_no_word_for_outputs():
     assert_expected_inline(
         refused("cpu", "lower", output="promote"),
         """\
-RegistrationError: casts::scaled: autocast casts the output to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts the output to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      'promote'
   rule       register_autocast('cpu', 'lower', output 'promote')
@@ -243,7 +243,7 @@ def test_bad_cast_of_an_output():
     assert_expected_inline(
         refused("cpu", "lower", output={"out": 3}),
         """\
-RegistrationError: casts::scaled: autocast casts output 'out' to a floating-point dtype, or as a word says
+RegistrationError: casts::scaled: autocast casts output 'out' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      3
   rule       register_autocast('cpu', 'lower', output {'out': 3})

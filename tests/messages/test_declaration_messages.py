@@ -440,7 +440,7 @@ def test_mutates_args_of_a_number():
     assert_expected_inline(
         declare(good, mutates_args="n"),
         """\
-DeclarationError: words::op: argument 'n' stands in mutates_args but holds no tensor
+DeclarationError: words::op: argument 'n' is in mutates_args but holds no tensor
   expected   a Tensor or a list of Tensors
   found      int
   declared   FILE.py:LINE
@@ -524,7 +524,7 @@ def test_output_with_the_name_of_an_input():
     assert_expected_inline(
         declare(good, outputs=("x",)),
         """\
-DeclarationError: words::op: the name 'x' stands twice among inputs and outputs
+DeclarationError: words::op: the name 'x' is used twice among inputs and outputs
   found      'x', 'n', 'x'
   declared   FILE.py:LINE
   do         give the output another name through outputs=""",
@@ -747,7 +747,7 @@ def test_result_that_aliases_no_argument(argument):
     assert_expected_inline(
         declare(lambda x: x * 1, schema=f"({argument}) -> Tensor(a)"),
         """\
-DeclarationError: words::op: the schema says that output 'output' aliases an argument, and no argument has its mark
+DeclarationError: words::op: the schema declares that output 'output' aliases an argument, and no argument has its mark
   expected   a mark that an argument has, as in (Tensor(a) x) -> Tensor(a)
   found      -> Tensor(a)
   declared   FILE.py:LINE

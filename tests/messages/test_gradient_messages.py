@@ -365,7 +365,7 @@ def test_no_backward():
     assert_expected_inline(
         message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()),
         """\
-GradientUnavailable: words::bare: a gradient is asked for, and no backward is registered
+GradientUnavailable: words::bare: a gradient is requested, but no backward is registered
   declared   FILE.py:LINE
   do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference""",
     )
@@ -399,11 +399,11 @@ GradientError: words::referred: the reference returns the wrong number of result
 
 
 def test_write_without_a_rule():
-    op = custom_op("words::add_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
+    op = custom_op("words::plus_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
     assert_expected_inline(
         message(lambda: op(rand(2) * 1)),
         """\
-GradientUnavailable: words::add_: the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
+GradientUnavailable: words::plus_: the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
   declared   FILE.py:LINE
   do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
     )
@@ -426,7 +426,7 @@ def test_once_differentiable():
     assert_expected_inline(
         twice(op),
         """\
-GradientUnavailable: words::once: the backward is declared once-differentiable, and a second derivative is asked for
+GradientUnavailable: words::once: the backward is declared once-differentiable, and a second derivative is requested
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
   do         write the rule in differentiable operations, and leave once_differentiable out""",
@@ -646,7 +646,7 @@ def test_jvp_that_does_not_exist():
     assert_expected_inline(
         pushed(None),
         """\
-GradientUnavailable: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is asked for
+GradientUnavailable: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is requested
   declared   FILE.py:LINE
   do         register one with register_jvp, or a differentiable register_backward""",
     )

@@ -77,7 +77,7 @@ def test_kernel_for_an_unknown_device_type():
     assert_expected_inline(
         message(lambda: rms_norm.register_kernel("gpu", same)),
         """\
-RegistrationError: words::rms_norm: torch knows no device type 'gpu'
+RegistrationError: words::rms_norm: torch has no device type 'gpu'
   expected   'cpu', 'cuda', 'mps', 'xpu', ...
   found      'gpu'
   rule       FILE.py:LINE
@@ -90,7 +90,7 @@ def test_kernel_for_a_device_type_that_is_not_there_yet():
     assert_expected_inline(
         message(lambda: rms_norm.register_kernel("npu_of_tomorrow", same)),
         """\
-RegistrationError: words::rms_norm: torch knows no device type 'npu_of_tomorrow'
+RegistrationError: words::rms_norm: torch has no device type 'npu_of_tomorrow'
   expected   'cpu', 'cuda', 'mps', 'xpu', ...
   found      'npu_of_tomorrow'
   rule       FILE.py:LINE

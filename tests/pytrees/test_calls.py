@@ -93,7 +93,7 @@ def test_an_attribute_beside_the_fields_is_refused():
         """\
 structured_calls::halved: argument 'h' is not what was declared
   expected   Halved(value, scale)
-  found      one with attributes beside its fields: 'more'
+  found      one with attributes in addition to its fields: 'more'
   declared   FILE.py:LINE
   do         pass Halved(value, scale) as 'h'""",
     )

@@ -85,7 +85,7 @@ REFUSED = {
     "everything hidden": (identity, {"hidden": ("output",)}, "every output is hidden"),
     "non-differentiable is nothing": (identity, {"non_differentiable": ("z",)}, "non_differentiable= names 'z'"),
     "mutates nothing": (scalar_only, {"mutates_args": ("xx",)}, "did you mean 'x'"),
-    "mutates a number": (scalar_only, {"mutates_args": ("n",)}, "'n' stands in mutates_args but holds no tensor"),
+    "mutates a number": (scalar_only, {"mutates_args": ("n",)}, "'n' is in mutates_args but holds no tensor"),
     "schema that is none": (identity, {"schema": "(Tensr x) -> Tensor"}, "the schema cannot be parsed"),
     "schema with a name": (identity, {"schema": "f(Tensor x) -> Tensor"}, r"the schema does not begin with '\('"),
     "schema without parentheses": (identity, {"schema": "Tensor x -> Tensor"}, r"the schema does not begin with '\('"),

@@ -115,7 +115,7 @@ def test_a_data_loader(method, tmp_path):
 def test_an_executor_brings_values_and_errors(method, tmp_path):
     expected = (
         "[0.0, 3.0, 12.0, 27.0] 8.0\n"
-        "GradientUnavailable work::silent: a gradient is asked for, and no backward is registered\n"
+        "GradientUnavailable work::silent: a gradient is requested, but no backward is registered\n"
     )
 
     assert expected == run(HEAD + EXECUTOR, method, folder=tmp_path, is_script=True)

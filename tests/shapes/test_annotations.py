@@ -55,7 +55,7 @@ def test_tensor_without_an_annotation():
     def same(x: Tensor) -> Float[Tensor, "n"]:
         return x.clone()
 
-    with pytest.raises(DeclarationError, match="'x' has no annotation that says its dimensions"):
+    with pytest.raises(DeclarationError, match="'x' has no annotation with its dimensions"):
         custom_op("shapes_annotations::bare", same, along="n")
 
 

@@ -140,7 +140,7 @@ def test_two_groups():
     assert_expected_inline(
         refusal("x: n, y: *a d *b -> out: n"),
         """\
-'y' has two groups of any number of dimensions, and nothing says where one ends
+'y' has two groups of any number of dimensions, and nothing marks where one ends
 x: n, y: *a d *b -> out: n
       ^""",
     )
@@ -170,7 +170,7 @@ def test_star_before_a_product():
     assert_expected_inline(
         refusal("x: *(a b) -> out: a"),
         """\
-'*' stands before one name only
+'*' is written before one name only
 x: *(a b) -> out: a
    ^""",
     )
@@ -180,7 +180,7 @@ def test_broadcast_literal():
     assert_expected_inline(
         refusal("x: n #3 -> out: n"),
         """\
-'#' stands before a name or a product of names
+'#' is written before a name or a product of names
 x: n #3 -> out: n
      ^""",
     )
@@ -230,7 +230,7 @@ def test_sum_without_a_number():
     assert_expected_inline(
         refusal("x: [n+m] -> out: n"),
         """\
-'+' stands between a name and a number: n+1
+'+' is written between a name and a number: n+1
 x: [n+m] -> out: n
      ^""",
     )

@@ -71,4 +71,4 @@ def test_line_is_shown():
 def test_op_without_a_line_says_how_to_give_one():
     op = custom_op("shapes_precedence::bare", lambda x: x * 2, schema="(Tensor x) -> Tensor")
 
-    assert "none: no line says them (shapes=)" == op.capabilities()["shapes"]
+    assert "none: no line declares them (shapes=)" == op.capabilities()["shapes"]

@@ -103,7 +103,7 @@ def test_message_of_a_line_without_a_tensor():
     assert_expected_inline(
         refusal("x: n -> output: n"),
         """\
-the line of shapes does not fit the op: the line says nothing of the input 'y'
+the line of shapes does not fit the op: the line declares nothing of the input 'y'
 x: n -> output: n
 add 'y: ...' if its shape is not to be described""",
     )

@@ -1,4 +1,4 @@
-"""What a vmap rule returns is read as the schema says, or refused in words: the output, and its out_dims."""
+"""What a vmap rule returns is read as the schema declares, or refused in words: the output, and its out_dims."""
 
 from dataclasses import dataclass
 

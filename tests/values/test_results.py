@@ -332,7 +332,7 @@ def test_a_list():
     assert_expected_inline(
         message(call, DeclarationError),
         """\
-aliases::c: aliases= says that output 'output' may be 'x', and they are not both one tensor
+aliases::c: aliases= declares that output 'output' may be 'x', and they are not both one tensor
   expected   Tensor and Tensor
   found      Tensor and Tensor[]""",
     )
@@ -345,10 +345,10 @@ def test_a_written_input():
     assert_expected_inline(
         message(call, DeclarationError),
         """\
-aliases::d: aliases= says that output 'output' may be 'x', and the schema says more of them
+aliases::d: aliases= declares that output 'output' may be 'x', and the schema declares more of them
   expected   an output of new memory, and an input that is not written to
   found      (Tensor(a!) x) -> Tensor
-  do         take it out of aliases=: what the schema says holds in every call""",
+  do         take it out of aliases=: what the schema declares holds in every call""",
     )
 
 

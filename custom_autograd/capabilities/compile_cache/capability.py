@@ -29,7 +29,7 @@ class CompileCache(Capability):
         _TAG.update(str(record.definition.name), _fingerprint(record))
 
     def describe(self, record: OpRecord) -> str:
-        """Return how the op is told apart from its earlier versions."""
+        """Return how the op is distinguished from its earlier versions."""
         return f"derived from the source of its rules ({_fingerprint(record):016x})"
 
 

@@ -97,7 +97,7 @@ def _expression(record: OpRecord) -> str | None:
     return None if described is None else described.rule.flops
 
 
-def _computation(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+def _computation(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
     """Return what computes the op in operations that can be counted: the reference, or the op behind a variant."""
     return record.reference() or record.declaration.composition
 
@@ -136,7 +136,7 @@ class OpFlops:
         record = self._record()
         return record is not None and derived.is_invisible(record)
 
-    def forward(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says; a symbolic int is not an int
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares; a symbolic int is not an int
         """Return the FLOPs of a call."""
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
         if record is None:
@@ -153,7 +153,7 @@ class OpFlops:
         return self._derived.forward(values)
 
     def note_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Count the backward of a call when it runs, where the counter could not (Any: as the schema says)."""
+        """Count the backward of a call when it runs, where the counter could not (Any: as the schema declares)."""
         if not flop_counter.counters() or is_transforming() or is_tracing() or is_functionalizing():
             return  # a transform sees other shapes, and a graph holds what its operations do
         if not self._counts_backward:

@@ -202,7 +202,9 @@ def _named(function: Any) -> Iterator[Any]:  # Any: a callable; what a function 
     yield from (cell.cell_contents for cell in function.__closure__ or () if is_filled(cell))
 
 
-def find_node(record: OpRecord, results: Sequence[Any]) -> Any:  # Any: as the schema says; a node has no public type
+def find_node(
+    record: OpRecord, results: Sequence[Any]
+) -> Any:  # Any: as the schema declares; a node has no public type
     """Return the node that a call has recorded, or None.
 
     It is not found behind a write to a view, after which the graph holds another node.

@@ -36,7 +36,7 @@ class Traced:
         label: the words for it in messages: "reference", "cuda kernel".
         location: file:line of it.
         function: the function; None if there is no reference.
-        kernel: the kernel that it belongs to, which takes what the schema says; None for the reference.
+        kernel: the kernel that it belongs to, which takes what the schema declares; None for the reference.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Traced:
     kernel: Kernel | None
 
 
-def find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Traced | None:  # Any: as the schema says
+def find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Traced | None:  # Any: as the schema declares
     """Return what takes the place of a call in a graph, or None if the op stays."""
     kernel = _find_kernel(record, bind, args, kwargs)
     if kernel is not None:
@@ -79,7 +79,7 @@ class BodyInGraphs:
         self.bind = Binder(record.declaration.schema)
         self._reader = ResultReader(record.declaration, str)
 
-    def __call__(self, traced: Traced, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema says
+    def __call__(self, traced: Traced, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
         """Return the results of a function, as the op returns them."""
         record, arguments = self._record, self.bind.arguments(*args, **kwargs)
         before = {id(tensor): dispatch.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}

@@ -21,7 +21,9 @@ class ShapeNotation(Capability):
     def describe(self, record: OpRecord) -> str:
         """Return where the line is, and the line."""
         rule = record.registrations.get(ShapesRule)
-        return "none: no line says them (shapes=)" if rule is None else f"registered ({rule.location}): {rule.shown}"
+        return (
+            "none: no line declares them (shapes=)" if rule is None else f"registered ({rule.location}): {rule.shown}"
+        )
 
     def around_kernel(self, record: OpRecord, kernel: Call) -> Call:
         """Return a kernel that refuses tensors without the dimensions of the line."""

@@ -170,7 +170,7 @@ def _check_flops(described: DescribedOp, flops: str, kind: type[CustomAutogradEr
 MOST = 1024
 """How many kinds of calls are known of a kernel; further ones are looked at in each call."""
 
-Function = Callable[..., Any]  # Any: takes and returns what the schema says
+Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 def sized(record: OpRecord, described: DescribedOp, function: Function) -> Function:

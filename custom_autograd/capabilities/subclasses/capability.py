@@ -117,7 +117,7 @@ def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:
     return dispatch
 
 
-def _over_values(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema says
+def _over_values(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema declares
     """Return what the op does with the arguments of the schema, where nested tensors are among them."""
     made: list[Callable[..., Any]] = []
 

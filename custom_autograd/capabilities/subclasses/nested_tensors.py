@@ -90,7 +90,7 @@ class OverValues:
         self.record = record
         self.bind = Binder(record.declaration.schema)
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         """Return the op on nested tensors."""
         arguments = self.bind.raw(*args, **kwargs)
         name, first = self._first(arguments)

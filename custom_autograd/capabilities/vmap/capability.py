@@ -46,7 +46,7 @@ class VmapRule(Rule):
     kind = "vmap"
 
 
-def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema says
+def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
     """Return what runs the rule that is registered now, for calls by position; it returns None for other calls.
 
     Returns:
@@ -134,7 +134,7 @@ def _has_loop(record: OpRecord) -> bool:
 def _kernel(record: OpRecord) -> Callable[..., Any]:
     road, find = record.road, partial(_way, record, Binder(record.declaration.schema))
 
-    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         return (road.at_keys.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
@@ -149,7 +149,7 @@ def _way(record: OpRecord, bind: Binder) -> Callable[..., Any]:
     if quick is None:
         return general
 
-    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         found = quick(*args, **kwargs)
         return general(*args, **kwargs) if found is None else found
 
@@ -163,7 +163,7 @@ def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
     is_plain = bool(schema.outputs) and not any(one.alias_of and not one.is_view for one in schema.outputs)
     has_sizes = described_op(record) is not None and level_of(record.validation) != "off"
 
-    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema says
+    def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         level, raw = VmapLevel(), bind.raw(*args, **kwargs)
         values, dims = level.unwrap(raw)
         if not is_batched(dims):
@@ -218,7 +218,7 @@ def _by_line(
     level: VmapLevel,
     values: dict[str, Any],
     dims: dict[str, Any],
-) -> Any:  # Any: values and results, as the schema says
+) -> Any:  # Any: values and results, as the schema declares
     """Return the result of one call with the batch as one more dimension; NotImplemented if the line has no such."""
     from custom_autograd.shapes.cuts import group_of_batch, with_batch_in_front  # loaded for ops with a line
 

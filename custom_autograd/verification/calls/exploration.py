@@ -68,7 +68,7 @@ class Explorer:
         sample: where draws begin.
         seed: equal seeds draw equal cases.
         seconds: CPU time that draws may take.
-        is_plain: whether a plain call of the op itself says what is right, and not its reference.
+        is_plain: whether a plain call of the op itself is the reference, and not its reference.
         state: where random numbers begin in each call; None for an op that draws none.
         is_thorough: whether the fake kernel, and gradients that no reference knows, are looked at too.
         is_of_gradients: whether gradients alone are compared, at kinks too: there the choice of the reference counts.
@@ -206,7 +206,7 @@ class Explorer:
             said = Fault("", str(reason), cause=reason.cause)
         except UnfitError as reason:
             return Verdict(case, reason=str(reason) or UNFIT)
-        except Exception as error:  # noqa: BLE001 - told apart there
+        except Exception as error:  # noqa: BLE001 - distinguished there
             fault = self._raised(case, call, error)
             if fault is None:
                 is_picky = not isinstance(error, OF_NO_KERNEL) and only_a_kernel_refuses(self.target, call.sample)
@@ -315,7 +315,7 @@ class Explorer:
         return is_sized and case.way is PLAIN and not self._refuses_forward(call)
 
     def _is_excused(self, case: Case, call: Call) -> bool:
-        """Return True if an op may raise here: in a way or a layout, or where what says what is right raises too."""
+        """Return True if an op may raise here: in a way or a layout, or where the reference raises too."""
         if self.target.is_composed and case.way is not PLAIN and not case.way.is_owed:
             return True
         if any(change.stage == LAYOUTS for change in case.changes) and self._refuses_forward(call):

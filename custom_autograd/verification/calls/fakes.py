@@ -1,4 +1,4 @@
-"""Whether the fake kernel says what the real one returns."""
+"""Whether the fake kernel gives what the real one returns."""
 
 import torch
 from torch import Tensor
@@ -13,13 +13,13 @@ from custom_autograd.verification.harness.targets import Target, call_on
 
 
 def fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
-    """Return what the fake kernel says of a call."""
+    """Return what the fake kernel gives of a call."""
     with verification.fake_mode() as to_fake:
         return call_on(target.full, sample.map(to_fake))
 
 
 def find_false_fake(target: Target, sample: Sample) -> str | None:
-    """Return what the fake kernel says that is not true; None if it is true, or there is none."""
+    """Return what the fake kernel gives that is not true; None if it is true, or there is none."""
     if target.overload is None or any(x.is_conj() or x.is_neg() for x in sample.tensors()):  # torch fakes no such view
         return None
     written = target.written_positions(sample)

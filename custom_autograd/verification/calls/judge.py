@@ -96,7 +96,7 @@ class Judge:
 
     Args:
         target: what is verified.
-        is_plain: whether a plain call of the op itself says what is right, and not its reference.
+        is_plain: whether a plain call of the op itself is the reference, and not its reference.
         is_fixed: whether nothing is asked nearby: at a kink, what is right is what the reference says.
         known: the truths so far.
     """
@@ -108,17 +108,17 @@ class Judge:
 
     @property
     def has_reference(self) -> bool:
-        """Return True if a function other than the op says what is right."""
+        """Return True if a function other than the op is the reference."""
         return self.target.visible_reference is not None and not self.is_plain
 
     @property
     def oracle(self) -> Function:
-        """Return the function that says what is right."""
+        """Return the reference function."""
         return (None if self.is_plain else self.target.visible_reference) or self.target.call
 
     @property
     def text(self) -> str:
-        """Return what messages call what says what is right."""
+        """Return what messages call the reference."""
         if self.is_plain:
             return "a plain call"
         return self.target.reference_name if self.has_reference else "the same call, contiguous and in float64"
@@ -161,7 +161,7 @@ class Judge:
         return {name: Expected(y, dtype, torch.zeros(y.shape), is_of_nan=True) for name, (y, dtype) in rows.items()}
 
     def _is_narrow(self, call: Call) -> bool:
-        """Return True if no float64 says what is right: where a plain call does, or random numbers would be others."""
+        """Return True if no float64 is the reference: where a plain call does, or random numbers would be others."""
         return self.is_plain or call.state is not None
 
     def _computed(self, call: Call, plain: Plain, only: Sequence[str] | None, depth: int) -> dict[str, Expected] | None:

@@ -1,4 +1,4 @@
-"""Calls with memory that torch.empty hands out filled with nan, which shows where nobody has written."""
+"""Calls with memory that torch.empty hands out filled with nan, which shows where nothing was written."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _require_written(filled: Outcome, plain: Outcome) -> None:
 
 
 def _unwritten(filled: Tensor, plain: Tensor) -> Tensor:
-    """Return where filled memory shows through; what is nan anyway is not told apart."""
+    """Return where filled memory shows through; what is nan anyway is not distinguished."""
     if filled.shape != plain.shape or filled.layout != torch.strided:
         return torch.zeros_like(filled, dtype=torch.bool)
     if filled.is_floating_point() or filled.is_complex():

@@ -43,11 +43,11 @@ class Row(Check):
         cause: what is wrong, probably, where the numbers do not say.
         tells_refusals: whether a call that the op refuses, which it may, is told.
         needs_gradients: whether there is nothing to look at without a gradient.
-        asks_reference: whether only a reference says what is right; else gradients that are no derivatives on purpose
+        asks_reference: whether only a reference is the reference; else gradients that are no derivatives on purpose
             are compared with those of the op's own plain call.
         is_of_gradients: whether gradients alone are compared.
         is_of_values: whether values alone are compared, of hidden outputs too.
-        is_plain: whether a plain call of the op itself says what is right, and not its reference.
+        is_plain: whether a plain call of the op itself is the reference, and not its reference.
         is_ended_by_failure: whether the other cases are left out after one that fails.
         begins_plain: whether the call as it is comes first.
         nothing: why there is no case, where a sample has none.

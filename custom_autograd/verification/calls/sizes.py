@@ -1,4 +1,4 @@
-"""The same call with other sizes: nothing, one, vectors, warps and tiles, one beside each, and no dimensions."""
+"""The same call with other sizes: nothing, one, vectors, warps and tiles, one next to each, and no dimensions."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Way:
     Attributes:
         text: what messages say.
         run: makes the call of a target, and gives outcomes, all of which should be right.
-        plain: computes the same for the function that says what is right.
+        plain: computes the same for the reference function.
         has_gradients: whether the outcomes have gradients.
         is_derivative: whether they are the derivative, and not what a rule gives in its place.
         cause: what is wrong, probably, where this way alone gives something else.
@@ -47,4 +47,4 @@ class WrongError(Exception):
 
 
 class UnfitError(Exception):
-    """Raised by a way in which a call cannot be made; its text says why, and is empty where nobody has to know."""
+    """Raised by a way in which a call cannot be made; its text is the reason, or empty."""

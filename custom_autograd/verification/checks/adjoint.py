@@ -61,7 +61,7 @@ class Adjoint(Check):
                 refusal = find_refusal(error)
                 if refusal is None:
                     raise
-                yield skipped(f"one of the two modes is missing, and the op says so: {refusal}")
+                yield skipped(f"one of the two modes is missing, and the op raises: {refusal}")
                 return
             yield _compare(part, u, v, tangents, pulled, bound)
 

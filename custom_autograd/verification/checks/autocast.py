@@ -1,6 +1,6 @@
-"""Under autocast, and for inputs of two dtypes, the fake says what the kernel gives, and the op's own policy holds.
+"""Under autocast, and for inputs of two dtypes, the fake gives the dtypes of the kernel, and the op's own policy holds.
 
-policy       `register_autocast` was called: the call is that without autocast, inputs and outputs cast as it says
+policy       `register_autocast` was called: the call is that without autocast, inputs and outputs cast as it declares
 no policy    the call is that without autocast, up to the dtypes in which the ops inside the kernel then run;
              skipped, with advice, if the op has policies for other device types: the author means casts, or none
 """
@@ -46,7 +46,7 @@ class Autocast(Check):
     group = "system"
     needs = ("fake",)
     most_samples = 2
-    purpose = "under autocast and for mixed dtypes the fake tells the dtypes, and the op keeps to its policy"
+    purpose = "under autocast and for mixed dtypes the fake gives the dtypes, and the op keeps to its policy"
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless the op is registered: under autocast a composition does what its parts do."""
@@ -144,7 +144,7 @@ def _against_fake(
         return failed(message, cause=CAUSE) if is_autocast else skipped(message)
     for name, one, other in zip(output_names(target, len(outputs)), said, outputs, strict=False):
         if one.dtype != other.dtype:
-            message = f"{label} the fake says {one.dtype} for {name}, the kernel returns {other.dtype}"
+            message = f"{label} the fake gives {one.dtype} for {name}, the kernel returns {other.dtype}"
             return failed(message, cause=CAUSE)
     return PASSED
 
@@ -197,7 +197,7 @@ def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
             with torch.no_grad():
                 outputs = call_on(target.call, mixed.map(Tensor.clone))
         except Exception as error:  # noqa: BLE001 - an op may refuse mixed dtypes in any words
-            yield skipped(f"the op does not take float32 beside bfloat16: {first_line(error)}")
+            yield skipped(f"the op does not take float32 together with bfloat16: {first_line(error)}")
             return
         yield _against_fake(
             target, mixed, outputs, f"with bfloat16 for the {label} of every two tensors,", is_autocast=False

@@ -79,7 +79,7 @@ def _made_complex(target: Target, sample: Sample) -> Sample:
         return sample
     if target.reference is None:
         raise NothingToCheckError(
-            "no sample is complex, and no reference says that the op is meant for complex numbers"
+            "no sample is complex, and no reference shows that the op is meant for complex numbers"
         )
     changed = sample.map(_with_imaginary_part)
     try:

@@ -1,4 +1,4 @@
-"""Forward-mode tangents agree with finite differences, or the op says that it has none."""
+"""Forward-mode tangents agree with finite differences, or the op raises that it has none."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class ForwardMode(Check):
     code = "T03"
     group = "derivatives"
     needs = ("gradcheck", "linearity")
-    purpose = "forward-mode tangents are right and linear, or the op says that it has none"
+    purpose = "forward-mode tangents are right and linear, or the op raises that it has none"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
         self.only = only
@@ -61,7 +61,7 @@ class ForwardMode(Check):
             v = signed_like(part.inputs)
             try:
                 tangents = push_forward(part, v)
-            except Exception as error:  # noqa: BLE001 - told apart there, and raised again where it is unknown
+            except Exception as error:  # noqa: BLE001 - distinguished there, and raised again where it is unknown
                 yield _raised(error)
                 return
             finding = _compare(part, v, tangents, precision)
@@ -184,7 +184,7 @@ def _raised(error: Exception) -> Finding:
     """Return a skip for an op without forward mode, and a failure for a jvp rule that does not fit its op."""
     refusal = find_refusal(error)
     if refusal is not None:
-        return skipped(f"the op has no forward mode and says so: {refusal}")
+        return skipped(f"the op has no forward mode and raises: {refusal}")
     if isinstance(error, GradientError):
         return failed(f"the op raises {first_line(error)}", cause="the jvp rule does not fit the op")
     rule = rule_behind(error)

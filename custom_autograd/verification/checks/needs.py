@@ -29,7 +29,7 @@ class Needs(Check):
     group = "saving"
     is_quick = True
     needs = ("gradcheck",)
-    purpose = "a gradient that nobody needs is not computed, and does not change the others"
+    purpose = "a gradient that is not needed is not computed, and does not change the others"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return three findings per input: the value of its gradient, also with create_graph, and work for nothing."""

@@ -1,4 +1,4 @@
-"""PyTorch's own verification of an op's registration, torch.library.opcheck, with its known limits told apart."""
+"""PyTorch's own verification of an op's registration, torch.library.opcheck, with its known limits distinguished."""
 
 from collections.abc import Iterable
 
@@ -87,4 +87,4 @@ TESTS = (
 )
 
 DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException")
-"""How torch says that static shapes cannot express a result; the classes have no public name."""
+"""How torch reports that static shapes cannot express a result; the classes have no public name."""

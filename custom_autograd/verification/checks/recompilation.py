@@ -124,7 +124,7 @@ def _rounded_otherwise(tensor: Tensor) -> Tensor:
 
 
 def _guard_in(text: str, names: Sequence[str]) -> str:
-    """Return the guard in what torch says, such as "x.size()[0] == 4"."""
+    """Return the guard in what torch reports, such as "x.size()[0] == 4"."""
     rows = [line.strip().removeprefix("- ") for line in text.splitlines() if line.strip().startswith("- ")]
     guard = rows[0].split("  #")[0].partition(": ")[2].strip() if rows else "one that torch does not name"
     for position, name in enumerate(names):

@@ -43,7 +43,7 @@ class SecondOrder(Check):
     code = "G09"
     group = "derivatives"
     needs = ("gradcheck", "linearity")
-    purpose = "second derivatives are right, or the op says that it has none"
+    purpose = "second derivatives are right, or the op raises that it has none"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
         self.only = only
@@ -77,7 +77,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
     cotangents = tuple(u.requires_grad_() for u in signed_like(outputs))
     refusal = _refusal(outputs, inputs, cotangents)
     if refusal is not None:
-        return skipped(f"the op has no second derivative and says so: {refusal}")
+        return skipped(f"the op has no second derivative and raises: {refusal}")
     size = sum(value.numel() for value in (*inputs, *cotangents))
     try:
         gradgradcheck(
@@ -98,7 +98,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
         refusal = find_refusal(error, is_optional=True)
         if refusal is None:
             raise
-        return skipped(f"the op has no second derivative and says so: {refusal}")
+        return skipped(f"the op has no second derivative and raises: {refusal}")
     return PASSED
 
 

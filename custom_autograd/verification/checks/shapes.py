@@ -152,4 +152,4 @@ def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:
     return found
 
 
-NO_LINE = "no line says the dimensions of its tensors (shapes=, register_shapes)"
+NO_LINE = "no line declares the dimensions of its tensors (shapes=, register_shapes)"

@@ -84,14 +84,14 @@ def _compare(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symb
         count += 1
         yield _fixed(target, base, fixed[0], sizes) if fixed else _at(target, base, said, done, symbols, sizes)
     if not count:
-        yield skipped("the op takes no other sizes than those of the sample, or its fake kernel tells them apart")
+        yield skipped("the op takes no other sizes than those of the sample, or its fake kernel distinguishes them")
 
 
 def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
     """Check sizes beyond each number that the fake kernel compares a size with; the comparison itself is advice."""
     names = {size: _dimension_of(target, base, size) for size in free_sizes(base)}
     for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
-        text = f"the fake kernel asks whether {condition}"
+        text = f"the fake kernel tests whether {condition}"
         advice = f"{text}: the compiler compiles again on the other side"
         for sizes in beyond:
             if elements_of(base, sizes) > MOST_ELEMENTS:
@@ -122,7 +122,7 @@ def _find_real(target: Target, base: Sample, sample: Sample) -> tuple[Tensor, ..
             with fake_mode() as to_fake:
                 call_on(target.full, sample.map(to_fake))
             return call_on(target.full, sample.map(lambda tensor: tensor.detach()))
-        except Exception:  # noqa: BLE001 - an op need not take every size, and says so as it likes
+        except Exception:  # noqa: BLE001 - an op need not take every size, and may raise any error
             return None
 
 
@@ -146,11 +146,11 @@ def _at(
 ) -> Finding:
     for name, fake, real in zip(output_names(target, len(done)), said, done, strict=True):
         if fake.dim() != real.dim():
-            return failed(f"{name}: the fake kernel says {fake.dim()} dimensions, the real one {real.dim()}")
+            return failed(f"{name}: the fake kernel gives {fake.dim()} dimensions, the real one {real.dim()}")
         shape = [symbols.size_at(size, sizes) for size in fake.shape]
         if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
             changes = [f"{_dimension_of(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
-            text = f"{name}: where {', '.join(changes)}, the fake kernel says shape {_shown(shape)}"
+            text = f"{name}: where {', '.join(changes)}, the fake kernel gives shape {_shown(shape)}"
             is_constant = all(isinstance(size, int) for size in fake.shape)
             return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
     return PASSED
@@ -161,7 +161,7 @@ DERIVED = (
     "register_fake"
 )
 
-CONSTANT = "the fake kernel always says the same shape"
+CONSTANT = "the fake kernel always gives the same shape"
 
 
 def _dimension_of(target: Target, sample: Sample, size: int) -> str:

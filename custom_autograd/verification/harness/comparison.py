@@ -163,7 +163,7 @@ def find_untruth(fake: Sequence[Tensor], real: Sequence[Tensor], names: Sequence
     for name, said, done in zip(names, fake, real, strict=True):
         for what, one, other in _rows(said, done):
             if one != other:
-                return what, f"{name}: the fake kernel says {what} {one}, the real one gives {other}"
+                return what, f"{name}: the fake kernel gives {what} {one}, the real one gives {other}"
     return None
 
 

@@ -180,7 +180,7 @@ class WholeCall:
         return {**self.outcome.results, **self.gradients}
 
     def item(self, part: Part) -> Item:
-        """Return what the line says of a tensor."""
+        """Return what the line declares of a tensor."""
         kind, (name, _) = part
         return next(item for item in (self.line.outputs if kind == "output" else self.line.inputs) if item.name == name)
 
@@ -269,7 +269,7 @@ class _Slicing:
                 raise UncutError(f"{_title(part)} of a slice has more tensors than that of the whole")
             wanted = _slice(whole[part], self._spots[part], cut, part[1], index).shape
             if tensor.shape != wanted:
-                shapes = f"has the shape {tuple(tensor.shape)}, where the line says {tuple(wanted)}"
+                shapes = f"has the shape {tuple(tensor.shape)}, where the line declares {tuple(wanted)}"
                 raise UncutError(f"{_title(part)} of a slice {shapes}. {self._bracket()}")
         if missing := [part for part in whole if part not in outcome.results]:
             raise UncutError(f"{_title(missing[0])} of a slice has fewer tensors than that of the whole")

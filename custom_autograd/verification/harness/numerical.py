@@ -1,4 +1,4 @@
-"""Derivatives from values alone: central differences of two steps, with an error bound, and kinks told apart.
+"""Derivatives from values alone: central differences of two steps, with an error bound, and kinks distinguished.
 
 For smooth functions the Richardson extrapolation R = (4 D(h/2) - D(h)) / 3 of central differences D has an error of
 order h⁴, and |R - D(h/2)| bounds it. At a kink, the one-sided differences keep their distance however small the step;

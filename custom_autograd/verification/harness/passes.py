@@ -278,7 +278,7 @@ def takes(target: Target, call: Sample, like: Sample) -> bool:
                 with fake_mode() as to_fake:
                     call_on(target.full, call.map(to_fake))
             found = call_on(target.call, copy(call))
-        except Exception:  # noqa: BLE001 - an op need not take every call, and says so as it likes
+        except Exception:  # noqa: BLE001 - an op need not take every call, and may raise any error
             return False
         return len(found) == len(call_on(target.call, copy(like)))
 

@@ -273,7 +273,7 @@ def why_not(target: Target) -> str | None:
     record = record_of(target)
     if record is None:
         return "it is not an op of custom_op"
-    return None if described_op(record) is not None else "no line of shapes says how it can be sharded (shapes=)"
+    return None if described_op(record) is not None else "no line of shapes declares how it can be sharded (shapes=)"
 
 
 def why_not_sample(target: Target, sample: Sample) -> str | None:

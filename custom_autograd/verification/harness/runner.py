@@ -114,7 +114,7 @@ def run(
         cases: targets with their samples.
         checks: in the order in which they run.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
-        on_result: told of each result as it comes.
+        on_result: called with each result as it comes.
         on_start: called with the op, the check, and the label of each sample, before it runs; the label is empty at
             first.
         is_explained: whether the first failure of each check is shrunk, and shown by a script.
@@ -228,7 +228,7 @@ def _accepted(result: Result, reason: str | None) -> Result:
     if result.is_finding:
         message = f"accepted, because {reason}\n{result.message}"
         return replace(result, status="skipped", message=message, accepted=reason)
-    message = f"it passes, but the sample says that it fails, because {reason}: remove the xfail"
+    message = f"it passes, but the sample declares that it fails, because {reason}: remove the xfail"
     return replace(result, status="failed", message=message)
 
 

@@ -326,7 +326,7 @@ def find_other_shapes(line: Line, sizes: Sizes, outcome: SlicedOutcome) -> Itera
     for (name, position), tensor in outcome.outputs.items():
         if not _fits(items[name], tensor, sizes, position):
             said = f"which is {_shape(items[name], sizes, position)} here"
-            yield f"'{name}' has the shape {tuple(tensor.shape)}; the line says {items[name]}, {said}"
+            yield f"'{name}' has the shape {tuple(tensor.shape)}; the line declares {items[name]}, {said}"
 
 
 def find_other_metadata(
@@ -337,7 +337,7 @@ def find_other_metadata(
     for (name, _), tensor in outcome.outputs.items():
         if is_fake and not tensor.is_contiguous():
             yield (
-                f"'{name}' is not contiguous, and the fake that follows from the line says it is. "
+                f"'{name}' is not contiguous, and the fake that follows from the line declares it is. "
                 "Return it contiguous, or register a fake"
             )
 
@@ -355,7 +355,7 @@ def _fits(item: Item, tensor: Tensor, sizes: Sizes, position: int) -> bool:
 
 
 def _shape(item: Item, sizes: Sizes, position: int) -> str:
-    """Return the shape that the line says, with what it leaves open as it is written."""
+    """Return the shape that the line declares, with what it leaves open as it is written."""
     found: list[str] = []
     for dim in item.dims:
         size = sizes.at(dim.names[0], position) if dim.is_many and dim.factors else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Status: TypeAlias = Literal["passed", "failed", "skipped", "error"]
-"""passed: something was checked and holds. failed: it does not. skipped: nothing was checked, the message says why.
-error: the check or the op raised."""
+"""passed: something was checked and holds. failed: it does not. skipped: nothing was checked, the message gives the
+reason. error: the check or the op raised."""
 
 
 @dataclass(frozen=True, slots=True)
