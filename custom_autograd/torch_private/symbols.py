@@ -114,8 +114,11 @@ def hint_of(size: int | torch.SymInt) -> int:
 
 
 def _value(expression: Any, values: Mapping[Any, int]) -> int | bool | None:  # Any: sympy's expressions
-    """Return an expression with numbers for symbols; None if a symbol is left, which means data."""
-    found = expression.subs(values)
+    """Return an expression with numbers for symbols; None if a symbol is left, or it divides by 0."""
+    try:
+        found = expression.subs(values)
+    except ZeroDivisionError:
+        return None
     if found.free_symbols:
         return None
     return bool(found) if found.is_Boolean else int(found)

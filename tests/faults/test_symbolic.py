@@ -55,7 +55,12 @@ def result_of(op, sample=None):
     return verdict("symbolic", [sample or Sample(torch.ones(4, 3))])(op)
 
 
+def fake_by_quarters(x):
+    return x.new_empty(x.shape[1:]) if x.shape[0] % (x.shape[0] // 4) == 0 else x.new_empty(x.shape[-1])
+
+
 HONEST = declare("honest", lambda x: x.new_empty(x.shape[1:]))
+QUARTERS = declare("quarters", fake_by_quarters)
 
 FAULTS = {
     "constant": (
@@ -80,7 +85,7 @@ def name_of(op):
     return getattr(op, "__name__", str(op))
 
 
-@each("op", [HONEST, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default])
+@each("op", [HONEST, QUARTERS, torch.ops.aten.mm.default, torch.ops.aten.nonzero.default])
 def test_fake_of_any_size_passes(op):
     sample = Sample(torch.ones(4, 3), torch.ones(3, 2)) if op is torch.ops.aten.mm.default else None
 
