@@ -252,7 +252,7 @@ class Caster:
             return self._outputs(policy, arguments, result)
 
     def _outputs(self, policy: CastPolicy, arguments: Mapping[str, Any], result: Any) -> Any:
-        """Return the results, cast where the policy has it so."""
+        """Return the results, cast as the policy declares."""
         if not policy.outputs:
             return result
         floating = [t for t in tensors_in(list(arguments.values())) if t.is_floating_point()]
@@ -284,7 +284,7 @@ def _switched_off(device_type: str, backward: Call) -> Call:
 
 
 def _cast_inputs(policy: CastPolicy, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name, cast where the policy has it so."""
+    """Return the arguments by name, cast as the policy declares."""
     promoting = [arguments[name] for name, cast in policy.arguments.items() if cast == PROMOTE]
     widest = policy.promoted(t.dtype for t in tensors_in(promoting) if policy.is_castable(t))
     return {

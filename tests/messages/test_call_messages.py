@@ -276,7 +276,7 @@ def test_vmap_rule_with_a_dimension_that_is_not_the_batch():
     assert_expected_inline(
         batched(lambda info, in_dims, x: (x * 2, 1), args=(torch.ones(4, 3),)),
         """\
-KernelError: words::batched: the vmap rule returns that output 'output' is batched over dimension 1, and it is not
+KernelError: words::batched: the vmap rule reports that output 'output' is batched over dimension 1, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE
@@ -289,7 +289,7 @@ def test_vmap_rule_with_a_dimension_that_does_not_exist():
     assert_expected_inline(
         batched(lambda info, in_dims, x: (x * 2, 5), args=(torch.ones(4, 3),)),
         """\
-KernelError: words::batched: the vmap rule returns that output 'output' is batched over dimension 5, and it is not
+KernelError: words::batched: the vmap rule reports that output 'output' is batched over dimension 5, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE
@@ -303,7 +303,7 @@ def test_vmap_rule_with_a_dimension_that_is_not_the_batch_in_a_list():
     assert_expected_inline(
         batched(rule, "(Tensor x) -> Tensor[]", lambda x: [x, x * 2], (torch.ones(4, 3),)),
         """\
-KernelError: words::batched: the vmap rule returns that output 'output' is batched over dimension 1, and it is not
+KernelError: words::batched: the vmap rule reports that output 'output' is batched over dimension 1, and it is not
   expected   4 samples there
   found      shape (4, 3)
   rule       FILE.py:LINE

@@ -295,7 +295,7 @@ class BatchedResultReader:
             return index
         raise self.origin.error(
             KernelError,
-            f"the vmap rule returns that output '{output.name}' is batched over dimension {index}, and it is not",
+            f"the vmap rule reports that output '{output.name}' is batched over dimension {index}, and it is not",
             expected=f"{self.batch_size} samples there",
             found=f"shape {tuple(value.shape)}",
             do="return as out_dims the dimension of each output that has the batch, or None",

@@ -1,4 +1,4 @@
-"""Forward-mode tangents agree with finite differences, or the op raises that it has none."""
+"""Forward-mode tangents agree with finite differences, or the op reports that it has none."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class ForwardMode(Check):
     code = "T03"
     group = "derivatives"
     needs = ("gradcheck", "linearity")
-    purpose = "forward-mode tangents are right and linear, or the op raises that it has none"
+    purpose = "forward-mode tangents are right and linear, or the op reports that it has none"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
         self.only = only

@@ -37,7 +37,7 @@ class ForwardOverReverse(Check):
     code = "T05"
     group = "derivatives"
     needs = ("gradcheck", "second_order", "forward_mode")
-    purpose = "forward mode through the backward is right, or the op raises that it has none"
+    purpose = "forward mode through the backward is right, or the op reports that it has none"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input."""

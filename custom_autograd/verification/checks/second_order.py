@@ -43,7 +43,7 @@ class SecondOrder(Check):
     code = "G09"
     group = "derivatives"
     needs = ("gradcheck", "linearity")
-    purpose = "second derivatives are right, or the op raises that it has none"
+    purpose = "second derivatives are right, or the op reports that it has none"
 
     def __init__(self, only: tuple[str, ...] | None = None) -> None:
         self.only = only
