@@ -25,7 +25,7 @@ def test_new_file_passes_check(imports_of, capsys, kernel):
     assert "failed" not in out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_new_files_pass_every_check_in_pytest(imports_of):
     """All kinds in one process: most of what a process takes is its start."""
     (imports_of / "pytest.ini").write_text("[pytest]\n")

@@ -34,7 +34,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_four_runs_agree_and_are_written_down(tmp_path):
     finished = run_python(str(DEMO / "train.py"), "--quick", "--output", str(tmp_path))
 

@@ -146,7 +146,7 @@ def test_library_without_the_header_has_nothing_to_raise(tmp_path):
     assert failure_of(library) is None
 
 
-@pytest.mark.slow  # builds the library of native calls
+@pytest.mark.nightly  # builds the library of native calls
 def test_native_calls_built_by_a_compiler_that_links_a_runtime_of_its_own_catch_exceptions(source, tmp_path):
     program = f"""
 import torch

@@ -174,7 +174,7 @@ print(type(model(x).grad_fn).__name__)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_versions_for_the_kernel_hub_work_in_one_process(copy, tmp_path):
     pytest.importorskip("kernels")
     abi = pytest.importorskip("kernel_abi_check")

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 OPS = ops()
 SLOWEST = {"low_precision", "second_order", "sharding", "nesting", "sizes", "directional", "symbolic", "forward_mode"}
 """They take two thirds of the time; test_gallery_thoroughly.py runs them, and those that compile, on six ops."""
-CHEAP = [check.name for check in CHECKS if check.group != "compiler" and check.name not in SLOWEST]
+LEFT_OUT = {*SLOWEST, "explore"}
+CHEAP = [check.name for check in CHECKS if check.group != "compiler" and check.name not in LEFT_OUT] + ["explore=1s"]
 
 
 @pytest.mark.parametrize("name", ["kv_cache_append", "segment_reduce", "softmax_cross_entropy"])
@@ -42,7 +43,12 @@ def test_kernels_of_the_cpu_run(monkeypatch):
     assert [] == idle
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_of_the_gallery_in_brief(name):
+    assert [] == problems(OPS[name], ["quick"])
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_of_the_gallery(name):
     assert [] == problems(OPS[name], CHEAP)
