@@ -34,10 +34,10 @@ FAULTS = {
     ),
     "dtype": (
         lambda x: torch.empty_like(x, dtype=torch.int32),
-        "says dtype torch.int32, the real one gives torch.float32",
+        "gives dtype torch.int32, the real one gives torch.float32",
     ),
-    "device": (lambda x: torch.empty_like(x, device="meta"), "says device meta, the real one gives cpu"),
-    "stride": (lambda x: x.new_empty(3, 4).t(), "says stride (1, 4), the real one gives (3, 1)"),
+    "device": (lambda x: torch.empty_like(x, device="meta"), "gives device meta, the real one gives cpu"),
+    "stride": (lambda x: x.new_empty(3, 4).t(), "gives stride (1, 4), the real one gives (3, 1)"),
     "contiguous_only": (lambda x: x.new_empty(x.shape), "transposed: output 0: the fake kernel gives stride (3, 1)"),
     "reads_data": (lambda x: x.new_empty(4, int(x.sum().item())), "as given: the fake kernel raises"),
 }

@@ -33,7 +33,7 @@ def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | N
     for row in target.arguments if with_numbers else ():
         if row.name not in sample.kept:
             found = with_value(target, found, row.name, _larger(value_of(target, found, row.name)))
-    return found if _is_small(target, found) else None
+    return found if _are_numbers(target, found) else None
 
 
 def _larger(value: object) -> object:
@@ -42,11 +42,14 @@ def _larger(value: object) -> object:
     return [_larger(item) for item in value] if isinstance(value, list) and not Sample(value).tensors() else value
 
 
-def _is_small(target: Target, sample: Sample) -> bool:
-    """Return True if the reference computes the call without data, and so allocates nothing that they decide."""
+def _are_numbers(target: Target, sample: Sample) -> bool:
+    """Return True if the reference only computes with the integers: no size, no position and no branch depends on them.
+
+    Other integers are never made larger: with them a kernel would read memory that is not its own.
+    """
     assert target.visible_reference is not None
     try:
-        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse_large):
+        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse):
             call_on(target.visible_reference, sample.map(to_fake))
     except Exception:  # noqa: BLE001 - whatever it raises: it does not take such integers, or they decide a size
         return False
@@ -57,9 +60,15 @@ MOST = 2**22
 """Elements of a tensor that the reference makes."""
 
 
-def _refuse_large(function: object, args: object, kwargs: object, found: object) -> None:
-    """Raise MemoryError where a tensor of more than `MOST` elements is made."""
-    del function, args, kwargs
+POINTING = ("index", "gather", "segment", "scatter", "embedding", "take", "_local_scalar_dense")
+"""Parts of the names of what uses integers as positions, or reads them."""
+
+
+def _refuse(function: object, args: object, kwargs: object, found: object) -> None:
+    """Raise where integers may be positions, and where a tensor of more than `MOST` elements is made."""
+    del args, kwargs
     made = found if isinstance(found, (list, tuple)) else (found,)
+    if any(part in str(function) for part in POINTING):
+        raise IndexError
     if any(isinstance(x, Tensor) and x.numel() > MOST for x in made):
         raise MemoryError
