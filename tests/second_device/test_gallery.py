@@ -43,11 +43,6 @@ def test_kernels_of_the_cpu_run(monkeypatch):
     assert [] == idle
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_every_op_of_the_gallery_in_brief(name):
-    assert [] == problems(OPS[name], ["quick"])
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_of_the_gallery(name):
