@@ -250,8 +250,7 @@ class ContainerAdapter(OpAdapter):
         if pairs is not None:
             return pairs  # a jvp rule returned the container that a kernel returns
         if len(answered) == 1 and result is not None:
-            is_in_tuple = isinstance(answered[0], Plain) and type(result) is tuple and len(result) == 1
-            return [(answered[0], result[0] if is_in_tuple else result)]
+            return [(answered[0], result)]
         names = [node.name for node in answered]
         if isinstance(result, (tuple, list)) and len(result) == len(answered):
             return zip(answered, in_order_of(names, result, _refuse, prefixes=("grad_", "tangent_")), strict=True)
@@ -264,6 +263,8 @@ def _collect_from(node: Node, value: Any, get: Callable[[str], Any], *, is_alone
     if not is_alone or type(value) is not tuple or len(value) != 1:
         return node.collect(value, get)
     (inner,) = value
+    if isinstance(node, Plain):
+        return node.collect(inner, get)
     first, second = (value, inner) if isinstance(inner, Tensor) or callable(inner) else (inner, value)
     with contextlib.suppress(MisfitError):
         return node.collect(first, get)

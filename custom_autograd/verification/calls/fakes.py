@@ -1,4 +1,4 @@
-"""Whether the fake kernel gives what the real one returns."""
+"""The fake kernel of an op in one call, compared with the real one."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
 
 
 def find_false_fake(target: Target, sample: Sample) -> str | None:
-    """Return what the fake kernel gives that is not true; None if it is true, or there is none."""
+    """Return how the results of the fake kernel differ from the real ones; None if they agree, or there is no fake."""
     if target.overload is None or any(x.is_conj() or x.is_neg() for x in sample.tensors()):  # torch fakes no such view
         return None
     written = target.written_positions(sample)

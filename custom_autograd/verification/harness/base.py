@@ -259,4 +259,4 @@ REFUSALS = (
     "is not differentiable",
     "Cannot access data pointer of Tensor that doesn't have storage",
 )
-"""What torch reports when an op cannot do something; in an exception that leaves a rule it says nothing."""
+"""What torch reports when an op cannot do something; in an exception that leaves a rule it means nothing."""
