@@ -529,7 +529,7 @@ def test_library_names_no_folder_of_who_built_it(tmp_path: Path) -> None:
             "boo",
             marks=pytest.mark.slow,
         ),
-        ("Tensor times(", "static int z = [] { std::_Exit(3); return 1; }();\nTensor times(", "it said nothing"),
+        ("Tensor times(", "static int z = [] { std::_Exit(3); return 1; }();\nTensor times(", "it printed nothing"),
     ],
     ids=["type", "twice", "throws", "exits"],
 )

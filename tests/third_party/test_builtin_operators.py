@@ -22,6 +22,7 @@ TWICE = "where two inputs go to one place, both get its gradient; the documentat
 FOUND = {
     "native_batch_norm": {
         "schema": STATISTICS,
+        "shared_inputs": STATISTICS,
         "fake": "a batch of one element divides by zero; " + STRIDES,
         "non_differentiable": "the mean and the standard deviation of the batch carry no gradient",
         "gradcheck": "the same",
@@ -33,6 +34,7 @@ FOUND = {
     "torch.ops.aten._safe_softmax.default": {"nesting": "the tangent of its gradient is nan under torch.func"},
     "bernoulli": {"low_precision": "it draws other numbers in other dtypes; PyTorch's wrapper hides that it draws"},
     "scatter_reduce.prod": {"forward_mode": "the tangent is silently zero"},
+    "to_sparse": {"directional": "an entry that is zero is not stored, and its gradient is dropped"},
     "view_copy": {"forward_mode": "a transposed tangent raises: its formula views what has to be copied"},
 }
 """Operator -> check -> what is wrong there, or what it says of itself; torch 2.13."""
