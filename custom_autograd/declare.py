@@ -103,8 +103,8 @@ def options_of(
         outputs=None if outputs is None else listed(refuse, "outputs", outputs),
         hidden=listed(refuse, "hidden", hidden),
         non_differentiable=listed(refuse, "non_differentiable", non_differentiable),
-        tags=_tags(refuse, tags),
-        aliases=_aliases(refuse, aliases),
+        tags=() if tags is None else _tags(refuse, tags),
+        aliases=() if aliases is None else _aliases(refuse, aliases),
         static=listed(refuse, "static", static),
         inline=inline,
         checkpoint=checkpoint,
@@ -156,24 +156,24 @@ def declare(
     )
     if options.schema is not None and written.signature is not None:
         check_order(declaration, "kernel", function, written.signature, positional_of(schema))
-    rules: list[Registration | None] = [shape_notation.declared_rule(declaration, shapes)]
+    by_line = shape_notation.declared_rule(declaration, shapes)
+    rules: list[Registration] = [] if by_line is None else [by_line]
     if options.inline is not None:
         rules.append(inlining.Inline(refuse.location, options.inline))
     if options.checkpoint is not None:
         rules.append(checkpointing.Checkpoint(refuse.location, options.checkpoint))
-    return define(declaration, *(rule for rule in rules if rule is not None), replace=replace)
+    return define(declaration, *rules, replace=replace)
 
 
-def _aliases(refuse: Refusal, aliases: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    found = {} if aliases is None else aliases
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for pair in found.items() for name in pair):
+def _aliases(refuse: Refusal, aliases: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(aliases, Mapping) or not all(isinstance(name, str) for pair in aliases.items() for name in pair):
         problem = "aliases= takes a name of an input for a name of an output"
         raise refuse(problem, expected="{'output': 'x'}", found=show(aliases))
-    return tuple(found.items())
+    return tuple(aliases.items())
 
 
-def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag] | None) -> tuple[torch.Tag, ...]:
-    found = () if tags is None else several(tags)
+def _tags(refuse: Refusal, tags: torch.Tag | Sequence[torch.Tag]) -> tuple[torch.Tag, ...]:
+    found = several(tags)
     for tag in found:
         check_type(refuse, "tags", tag, (torch.Tag,), "dispatcher tags", example="(torch.Tag.pointwise,)")
     return found
@@ -221,8 +221,8 @@ def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpR
 @contextmanager
 def all_or_nothing() -> Iterator[None]:
     """Take back every op that is declared in the context if it raises."""
-    with registry.one_declaration_at_a_time():
-        before = {record.name: record for record in registry.all_records()}
+    with registry.one_declaration_at_a_time:
+        before = registry.by_name()
         try:
             yield
         except BaseException:

@@ -212,7 +212,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         with record.lock:
             record.road.uncalled.add(self)
         if record.handle is None:
-            with one_declaration_at_a_time():  # another thread may replace the op: torch must not find it half attached
+            with one_declaration_at_a_time:  # another thread may replace the op: torch must not find it half attached
                 record.handle = self
                 library.publish(record)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.device_types import advice_on, has_index, is_known, name_of
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
@@ -207,7 +208,10 @@ class Caster:
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
-        self._bind = Binder(record.declaration.schema)
+
+    @Lazy
+    def _bind(self) -> Binder:
+        return Binder(self._record.declaration.schema)
 
     def around(self, call: Call) -> Call:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
@@ -313,9 +317,9 @@ class AutocastCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register a kernel at the Autocast key of each device type with a policy."""
-        for policy in policies_of(record):
-            key = f"Autocast{key_of_device(policy.device_type)}"
-            implement(record, key, partial(_kernel, record, policy.device_type))
+        for rule in record.registrations.all_of(AutocastRule):
+            device_type = rule.policy.device_type
+            implement(record, f"Autocast{key_of_device(device_type)}", make=partial(_kernel, record, device_type))
 
     def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""

@@ -45,7 +45,7 @@ def register(
 ) -> F:
     """Register a kernel for each device type."""
     declaration = record.declaration
-    declaration.check_bools(inline=options.inline)
+    declaration.check_bools(inline=options.inline, replace=replace)
     if options.inline and any(one.orders_calls for one in record.registrations.all()):
         raise declaration.origin(location_of(function)).error(
             RegistrationError,

@@ -206,15 +206,16 @@ def find_tree(written: Written, options: DeclarationOptions, refuse: Refusal) ->
 
 def _takes_plain_values(written: Written, signature: inspect.Signature) -> bool:
     """Return True if the schema knows each parameter; `*args` may be a tuple that it does not know."""
-    return all(
-        parameter.kind is not parameter.VAR_POSITIONAL
-        and (name not in written.annotations or find_argument_type(written.annotations[name]) is not None)
-        for name, parameter in signature.parameters.items()
-    )
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return False
+        if name in written.annotations and find_argument_type(written.annotations[name]) is None:
+            return False
+    return True
 
 
 def _returns_tensors(written: Written) -> bool:
     """Return True if the schema knows the result, or each one of a tuple."""
     returned = written.annotations.get("return")
     parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
-    return returned is None or all(find_return_spelling(part) is not None for part in parts)
+    return returned is None or None not in map(find_return_spelling, parts)

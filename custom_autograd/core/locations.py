@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 
@@ -57,7 +57,7 @@ def location_of_declaration(declared: object) -> str:
 def _frame_of_user() -> FrameType | None:
     """Return the innermost frame that is not ours."""
     frame = inspect.currentframe()
-    while frame is not None and _root_of(frame.f_globals) == OURS:
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == OURS:
         frame = frame.f_back
     return frame
 
@@ -75,20 +75,18 @@ def stacklevel_of_caller() -> int:
 
 def _is_passed(frame: FrameType) -> bool:
     generated = frame.f_code.co_filename.startswith("<custom_autograd ")
-    return generated or _root_of(frame.f_globals) in ("torch", OURS)
+    return generated or str(frame.f_globals.get("__name__")).partition(".")[0] in ("torch", OURS)
 
 
 OURS = __name__.partition(".")[0]
 
 
-def _root_of(names: dict[str, Any]) -> str:  # Any: the global names of a module
-    """Return the package that global names are of."""
-    return str(names.get("__name__")).partition(".")[0]
-
-
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """Return the function behind wrappers, partials, bound methods and callable objects."""
-    while callable(inner := _inner(function)):
+    while type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+        inner = _inner(function)
+        if not callable(inner):
+            break
         function = inner
     return function
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from typing import Any, cast
 
 
-class ThreadLock:
+class ThreadLock(type(threading.RLock())):  # type: ignore[misc]  # typeshed calls it final; it is not
     """A lock that its holder may take again, and that is free in a forked child.
 
     A thread that held it at the fork is not there. A holder takes it again if a finalizer, which runs at any moment,
@@ -19,22 +20,15 @@ class ThreadLock:
 
     def __init__(self) -> None:
         self.was_held = False
-        self._lock = threading.RLock()
         _LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
 
     def renew(self) -> None:
         """Make it free in a forked child, unless the thread that forked holds it."""
-        self.was_held = not self._lock.acquire(blocking=False)
+        self.was_held = not self.acquire(blocking=False)
         if self.was_held:
-            self._lock = threading.RLock()
+            cast(Any, self)._at_fork_reinit()  # as `threading` does with its own locks (Any: it has no stub)
         else:
-            self._lock.release()
+            self.release()
 
 
 def thread_lock(name: str) -> ThreadLock:

@@ -35,9 +35,12 @@ def check_bools(refuse: Callable[[], Refuse], **options: Any) -> None:  # Any: a
 
 def listed(refuse: Refuse, option: str, names: Any, *, example: str = "'x'") -> tuple[str, ...]:  # Any: as above
     """Return one name or several as a tuple; raise for anything else."""
+    if names == ():  # the default, and by far the most common value
+        return ()
     found = several(names)
     for one in found:
-        check_type(refuse, option, one, (str,), "a string, or several", example=example)
+        if not isinstance(one, str):
+            check_type(refuse, option, one, (str,), "a string, or several", example=example)
     return found
 
 

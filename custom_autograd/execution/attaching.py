@@ -14,7 +14,7 @@ import torch
 from custom_autograd.core.errors import raise_if_any
 from custom_autograd.execution import call, composition, functional_op
 from custom_autograd.execution.bind import Binder
-from custom_autograd.execution.current_device import MixedDevices, OnDevice, are_on_the_host, has_accelerator
+from custom_autograd.execution.current_device import OnDevice, are_on_the_host, explain, has_accelerator, unserved
 from custom_autograd.execution.generated import DispatchedCalls, generated_code_of
 from custom_autograd.execution.proofs import Prover
 from custom_autograd.registration.dispatcher_library import implement, opened
@@ -36,16 +36,16 @@ def attach(record: OpRecord) -> None:
         record.dispatched = DispatchedCalls(record)
         call.withdraw(record)
     record.kernels.around = OnDevice()
-    implement(record, "CompositeExplicitAutograd", partial(_backend, record, None))
+    implement(record, "CompositeExplicitAutograd", make=partial(_backend, record, None))
     for device_type in record.kernels:
         if device_type is not None:
             attach_device(record, device_type)
     autograd = composition.autograd if composition.may_compose(record) else _autograd
-    implement(record, "Autograd", partial(autograd, record), with_keyset=True)
+    implement(record, "Autograd", make=partial(autograd, record), with_keyset=True)
     if record.declaration.schema.mutated_arguments:
-        implement(record, "ADInplaceOrView", partial(_versioning, record), with_keyset=True)
+        implement(record, "ADInplaceOrView", make=partial(_versioning, record), with_keyset=True)
     if record.declaration.schema.is_view:
-        implement(record, "Functionalize", partial(composition.functionalize, record))
+        implement(record, "Functionalize", make=partial(composition.functionalize, record))
         _note_views(record)
     elif functional_op.is_needed(record.declaration.schema, record.declaration.tags):
         functional_op.attach(record)
@@ -66,15 +66,15 @@ def _note_views(record: OpRecord) -> None:
 
 def attach_device(record: OpRecord, device_type: str) -> None:
     """Register the kernel of one device type."""
-    implement(record, dispatch.key_of_device(device_type), partial(_backend, record, device_type))
+    implement(record, dispatch.key_of_device(device_type), make=partial(_backend, record, device_type))
     if not record.declaration.schema.tensor_arguments:
         device = next((a.name for a in record.declaration.schema.device_arguments), None)
         if device is not None:
-            implement(record, "BackendSelect", partial(_backend_select, record, device), with_keyset=True)
+            implement(record, "BackendSelect", make=partial(_backend_select, record, device), with_keyset=True)
 
 
 def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  # Any: as the schema declares
-    mixed, road = MixedDevices(record), record.road
+    road = record.road
     is_default = device_type is None and has_accelerator()
 
     @outside_compilation
@@ -83,7 +83,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
         run = road.at_keys.get(key)
         if run is None:
             if device_type not in record.kernels:
-                raise mixed.unserved(args, kwargs)
+                raise unserved(record, args, kwargs)
             run = keep(road, key, lambda: generated_code_of(record).kernel_of(key))
             for listener in record.when_called:
                 listener(record)
@@ -93,7 +93,7 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
                 return dispatch.heed_lazy_bits(run, *args, **kwargs)
             return run(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            raise_if_any(mixed.explain(error, args, kwargs), error)
+            raise_if_any(explain(record, error, partial(Binder(record.declaration.schema).raw, *args, **kwargs)), error)
             raise
 
     return backend

@@ -99,23 +99,12 @@ def on_device_of(values: Sequence[Any]) -> contextlib.AbstractContextManager[Non
 # Functions of C++ sources refuse tensors that they cannot read: see kernels/cpp.py.
 
 
-class MixedDevices:
-    """Explains the errors of calls of one op."""
-
-    def __init__(self, record: OpRecord) -> None:
-        self._record = record
-        self._bind = Binder(record.declaration.schema)
-
-    def explain(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KernelError | None:
-        """Return the error to raise in place of one that a kernel raised; None if that is not about devices."""
-        return explain(self._record, error, lambda: self._bind.raw(*args, **kwargs))
-
-    def unserved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KernelError:
-        """Return the error of a call for which there is no kernel."""
-        arguments = self._bind.raw(*args, **kwargs)
-        tensors = sorted(tensors_in(list(arguments.values())), key=lambda tensor: tensor.device.type == "cpu")
-        kind = (tensors[0].device.type, tensors[0].layout) if tensors else (None, torch.strided)
-        return _find(self._record, arguments, None) or self._record.kernels.missing(*kind)
+def unserved(record: OpRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KernelError:
+    """Return the error of a call for which there is no kernel."""
+    arguments = Binder(record.declaration.schema).raw(*args, **kwargs)
+    tensors = sorted(tensors_in(list(arguments.values())), key=lambda tensor: tensor.device.type == "cpu")
+    kind = (tensors[0].device.type, tensors[0].layout) if tensors else (None, torch.strided)
+    return _find(record, arguments, None) or record.kernels.missing(*kind)
 
 
 def explain(record: OpRecord, error: Exception, arguments: Callable[[], dict[str, Any]]) -> KernelError | None:

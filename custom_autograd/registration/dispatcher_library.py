@@ -111,8 +111,9 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     """Make the op known to the dispatcher under a name."""
     library = torch.library.Library(dispatcher_name.namespace, "FRAGMENT")
     tags = (torch.Tag.pt2_compliant_tag, *record.declaration.tags)
-    library.define(f"{dispatcher_name.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
-    record.definition = Definition(dispatcher_name, library)
+    definition = Definition(dispatcher_name, library)
+    library.define(f"{definition.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
+    record.definition = definition
     record.overload = _overload(dispatcher_name)
     record.definition.observed = dispatch.observed(record.overload)
     if record.declaration.schema.is_one_tuple:
@@ -145,21 +146,24 @@ def undefine(record: OpRecord) -> None:
     record.definition.library = None
 
 
-def implement(record: OpRecord, key: str, make: Callable[[], Callable[..., Any]], *, with_keyset: bool = False) -> None:
-    """Register a function at a dispatch key, once: it is made then, and must look up what to do when it is called.
+def implement(record: OpRecord, *keys: str, make: Callable[[], Callable[..., Any]], with_keyset: bool = False) -> None:
+    """Register a function at dispatch keys, once: it is made then, and must look up what to do when it is called.
 
     Any: a kernel takes and returns what the schema declares.
     """
-    if key in record.definition.attached:
+    definition, register = record.definition, definitions.implement_unnoted
+    if keys[0] in definition.attached:
         return
-    assert record.definition.library is not None  # an entry is defined before anything is attached to it
+    assert definition.library is not None  # an entry is defined before anything is attached to it
     function = make()
-    if record.definition.output is not None:
-        output = record.definition.name.suffixed(SUFFIX).qualifier
-        record.definition.library.impl(output, staying(function), key, with_keyset=with_keyset)
-        function = enclosed(record.declaration.schema, function)
-    record.definition.library.impl(record.definition.qualifier, function, key, with_keyset=with_keyset)
-    record.definition.attached.add(key)
+    for key in keys:
+        if definition.output is not None:
+            output = definition.name.suffixed(SUFFIX).qualifier
+            register(definition.library, output, staying(function), key, with_keyset=with_keyset)
+        own = function if definition.output is None else enclosed(record.declaration.schema, function)
+        register(definition.library, definition.qualifier, own, key, with_keyset=with_keyset)
+        definition.attached.add(key)
+    definitions.changes.note()
 
 
 def implement_torch_dispatch(record: OpRecord, cls: type, function: Callable[..., Any]) -> None:

@@ -69,6 +69,15 @@ class KernelTable(Mapping["str | None", Kernel]):
         for kernels in self._kernels.values():
             yield from kernels
 
+    @property
+    def is_inlined(self) -> bool:
+        """Return True if compiled graphs hold what a kernel does in place of the op."""
+        for kernels in self._kernels.values():
+            for kernel in kernels:
+                if kernel.is_inlined:
+                    return True
+        return False
+
     def listed(self) -> dict[str, str]:
         """Return their locations, by device type; with their names if a device type has several."""
         return {
@@ -91,19 +100,23 @@ class KernelTable(Mapping["str | None", Kernel]):
 
     def add(self, *added: Kernel, replace: bool) -> None:
         """Add kernels: all of them, or none."""
-        self._declaration.check_bools(replace=replace)
-        kernels = self._kernels
+        kernels = dict(self._kernels)
         for kernel in added:
-            its = kernels.get(kernel.device_type, ())
-            taken = next((other for other in its if other.name == kernel.name), None)
-            if taken is not None and not replace and not _is_again(taken, kernel):
-                raise self._taken(taken, kernel)
-            its = tuple(kernel if other is taken else other for other in its) if taken else (*its, kernel)
-            ordered = tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
-            kernels = {**kernels, kernel.device_type: ordered}
-        self._kernels = dict(sorted(kernels.items(), key=lambda row: row[0] is None))
-        self._trusted &= frozenset(self.all())
+            others = kernels.get(kernel.device_type, ())
+            kernels[kernel.device_type] = self._ordered(kernel, others, replace) if others else (kernel,)
+        if None in kernels:  # those for any device are tried last
+            kernels[None] = kernels.pop(None)
+        self._kernels = kernels
+        self._trusted = self._trusted and self._trusted & frozenset(self.all())
         self._changed()
+
+    def _ordered(self, kernel: Kernel, others: tuple[Kernel, ...], replace: bool) -> tuple[Kernel, ...]:
+        """Return the kernels of a device type with a new one, in the order in which they are tried."""
+        taken = next((other for other in others if other.name == kernel.name), None)
+        if taken is not None and not replace and not _is_again(taken, kernel):
+            raise self._taken(taken, kernel)
+        its = [kernel if other is taken else other for other in others] if taken else [*others, kernel]
+        return tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
 
     def choose(self, device_type: str | None) -> Function:
         """Return the function that serves a device type now."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
@@ -104,11 +103,11 @@ class Road:
     def forget(self) -> None:
         """Drop what depends on the rules or the level of validation of the op: one has changed."""
         self.generated: dict[str, GeneratedCode] = {}
-        self.leave_keys()
+        self.at_keys: dict[str | None, GeneratedCall] = {}
 
     def leave_keys(self) -> None:
         """Drop what runs at dispatch keys: any kernel, or the level of validation, has changed."""
-        self.at_keys: dict[str | None, GeneratedCall] = {}
+        self.at_keys = {}
 
 
 class Definition:
@@ -187,8 +186,10 @@ class OpRecord:
     @property
     def is_inlined(self) -> bool:
         """Return True if compiled graphs may hold something else in place of the op."""
-        is_declared = any(rule.is_inlined for rule in self.registrations.all())
-        return is_declared or any(kernel.is_inlined for kernel in self.kernels.all())
+        for rule in self.registrations.rules.values():
+            if rule.is_inlined:
+                return True
+        return self.kernels.is_inlined
 
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.
@@ -222,7 +223,8 @@ class OpRecord:
 
 _ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()  # also what was replaced: handles of it may be called
 _RECORDS: dict[str, OpRecord] = {}  # the ops of this process
-_lock = ThreadLock()
+one_declaration_at_a_time = ThreadLock()
+"""Held while an op takes its name and is registered with the dispatcher, which is several steps."""
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecord | None]:
@@ -232,7 +234,7 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecor
         The new entry, and the one it replaces, if any.
     """
     name = str(declaration.name)
-    with _lock:
+    with one_declaration_at_a_time:
         taken = _RECORDS.get(name)
         if taken is not None and not replace and not is_redeclaration(taken.declaration.function, declaration.function):
             raise _taken(taken.declaration, declaration)
@@ -243,14 +245,9 @@ def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecor
         return record, taken
 
 
-def one_declaration_at_a_time() -> AbstractContextManager[object]:
-    """Hold a lock while an op takes its name and is registered with the dispatcher, which is several steps."""
-    return _lock
-
-
 def restore(name: str, record: OpRecord | None) -> None:
     """Undo `claim`, where registering the op with the dispatcher failed."""
-    with _lock:
+    with one_declaration_at_a_time:
         if record is None:
             _RECORDS.pop(name, None)
         else:
@@ -266,6 +263,11 @@ def record_of(value: object) -> OpRecord | None:
     """Return the record of an op, given itself, a handle or a variant; None for everything else."""
     found = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
     return found if isinstance(found, OpRecord) else None
+
+
+def by_name() -> dict[str, OpRecord]:
+    """Return every declared op by its qualified name, in a dict of its own."""
+    return _RECORDS.copy()
 
 
 def all_records() -> tuple[OpRecord, ...]:
@@ -320,7 +322,7 @@ def _check_free(declaration: Declaration) -> None:
 
 def drop_half_made() -> None:
     """Drop what may be out of date in a forked child: direct calls, code of an op in mid-change, half-declared ops."""
-    if _lock.was_held:
+    if one_declaration_at_a_time.was_held:
         for name, record in list(_RECORDS.items()):
             if record.dispatched is None:
                 del _RECORDS[name]

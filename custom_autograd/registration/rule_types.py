@@ -319,7 +319,7 @@ class Registrations:
 
     def all_of(self, cls: type[R]) -> tuple[R, ...]:
         """Return all that are registered of a class, one for each part of the op."""
-        return tuple([one for one in self.rules.values() if isinstance(one, cls)])
+        return tuple([one for one in self.rules.values() if isinstance(one, cls)]) if self.rules else ()
 
     def all(self) -> tuple[Registration, ...]:
         """Return all registrations."""

@@ -130,7 +130,7 @@ def _find_classes(annotated: Callable[..., Any]) -> dict[str, type] | None:
     found = {}
     for name, value in getattr(annotated, "__annotations__", {}).items():
         hint = scope.get(value, vars(builtins).get(value)) if isinstance(value, str) else value
-        if not is_class(hint):
+        if hint is not Tensor and type(hint) is not type and not is_class(hint):
             return None
         found[name] = hint
     return found

@@ -133,7 +133,8 @@ def read_arguments(
     signature: inspect.Signature, annotations: dict[str, Any], options: DeclarationOptions, refuse: Refusal
 ) -> dict[str, Declared]:
     """Return what the schema will say of each parameter, by name."""
-    check_known("static=", options.static, tuple(signature.parameters), refuse, kind="not an argument")
+    if options.static:
+        check_known("static=", options.static, tuple(signature.parameters), refuse, kind="not an argument")
     _check_annotated(signature, options, refuse)
     found = []
     for parameter in signature.parameters.values():
@@ -152,8 +153,11 @@ def check_known(option: str, given: Iterable[str], valid: Sequence[str], refuse:
 
 
 def _check_annotated(signature: inspect.Signature, options: DeclarationOptions, refuse: Refusal) -> None:
-    rows = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    bare = [one.name for one in rows if one.annotation is one.empty and one.name not in options.static]
+    bare = [
+        one.name
+        for one in signature.parameters.values()
+        if one.annotation is one.empty and one.kind is not one.VAR_KEYWORD and one.name not in options.static
+    ]
     if bare:
         have = "argument {} has" if len(bare) == 1 else "arguments {} have"
         raise refuse(

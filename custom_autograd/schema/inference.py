@@ -107,6 +107,8 @@ def _no_signature(function: Callable[..., Any], refuse: Refusal) -> DeclarationE
 
 def _marks(declared: dict[str, Declared], options: DeclarationOptions, refuse: Refusal) -> dict[str, str]:
     """Return how the schema spells the tensors of each argument that kernels write to, by name."""
+    if not options.mutates:
+        return {}
     named = () if isinstance(options.mutates, str) else options.mutates
     check_known("mutates_args", named, tuple(declared), refuse, kind="not an argument")
     found = {}
@@ -177,7 +179,7 @@ def _is_tuple(annotation: object) -> bool:
 
 
 def _is_named_tuple(annotation: object) -> bool:
-    return is_class(annotation) and issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+    return hasattr(annotation, "_fields") and is_class(annotation) and issubclass(annotation, tuple)
 
 
 def _is_one_tuple(annotation: object, parts: list[object]) -> bool:

@@ -28,7 +28,7 @@ class Name:
     overload: str = ""
 
     def __str__(self) -> str:
-        return f"{self.namespace}::{self.qualifier}"
+        return f"{self.namespace}::{self.name}.{self.overload}" if self.overload else f"{self.namespace}::{self.name}"
 
     @property
     def qualifier(self) -> str:

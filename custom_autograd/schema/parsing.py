@@ -23,8 +23,10 @@ def find_source(
     name: str, result: ParsedValue, arguments: tuple[ParsedValue, ...], refuse: Refusal
 ) -> ParsedValue | None:
     """Return the argument that an output aliases, as the schema declares; None if its memory is new."""
+    if not result.alias_set:
+        return None
     source = next((a for a in arguments if a.alias_set & result.alias_set), None)
-    if result.alias_set and source is None:
+    if source is None:
         raise refuse(
             f"the schema declares that output '{name}' aliases an argument, and no argument has its mark",
             expected=f"a mark that an argument has, as in ({result.type}(a) x) -> {result.type}(a)",
@@ -86,13 +88,15 @@ def parse(
         do = "write it as PyTorch does: (Tensor x, int n=1, *, float? eps=None) -> (Tensor out, Tensor scale)"
         raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text, do=do) from error
     named_tuple = _named_tuple(annotations)
-    built = tuple(_argument(value, declared.get(value.name), options, refuse) for value in arguments)
+    built = tuple([_argument(value, declared.get(value.name), options, refuse) for value in arguments])
     outputs = _outputs(results, built, arguments, named_tuple, options, refuse)
-    schema = Schema(built, outputs, text, named_tuple, is_one_tuple=any(result.is_one_tuple for result in results))
-    _check_one_tuple(schema, refuse)
+    schema = Schema(built, outputs, text, named_tuple, is_one_tuple=True in [one.is_one_tuple for one in results])
+    if schema.is_one_tuple and len(outputs) != 1:
+        raise _tuple_among_several(schema, refuse)
     _check_against_function(schema, signature, options, refuse)
     _check_names(schema, options, refuse)
-    check_aliases(schema, options, refuse)
+    if options.aliases:
+        check_aliases(schema, options, refuse)
     return schema
 
 
@@ -147,18 +151,17 @@ def _written_type(value: ParsedValue, options: DeclarationOptions, refuse: Refus
     return static_type(value.name, refuse, is_optional=value.type == "str?")
 
 
-def _check_one_tuple(schema: Schema, refuse: Refusal) -> None:
-    if schema.is_one_tuple and len(schema.outputs) != 1:
-        raise refuse(
-            "the schema has a tuple of one among several results",
-            expected="-> (Tensor, Tensor), or -> ((Tensor)) alone",
-            found=schema.text,
-        )
+def _tuple_among_several(schema: Schema, refuse: Refusal) -> DeclarationError:
+    return refuse(
+        "the schema has a tuple of one among several results",
+        expected="-> (Tensor, Tensor), or -> ((Tensor)) alone",
+        found=schema.text,
+    )
 
 
 def _named_tuple(annotations: dict[str, Any]) -> type | None:
     annotation = annotations.get("return")
-    return annotation if is_class(annotation) and hasattr(annotation, "_fields") else None
+    return annotation if hasattr(annotation, "_fields") and is_class(annotation) else None
 
 
 def _outputs(
@@ -237,7 +240,7 @@ def _output_names(
     options: DeclarationOptions,
     refuse: Refusal,
 ) -> tuple[str, ...]:
-    written = tuple(result.name for result in results)
+    written = tuple([result.name for result in results])
     fields: tuple[str, ...] = () if named_tuple is None else named_tuple._fields  # type: ignore[attr-defined]  # a NamedTuple has it
     if options.outputs is not None:
         check_output_names(options.outputs, written if any(written) else fields, len(results), refuse)
@@ -299,9 +302,12 @@ def _check_names(schema: Schema, options: DeclarationOptions, refuse: Refusal) -
                 expected="Python identifiers that are not keywords",
                 do="rename it, so that rules can name it",
             )
-    _check_unique(schema, names, refuse)
-    check_known("hidden=", options.hidden, schema.output_names, refuse, kind="not an output")
-    check_known("non_differentiable=", options.non_differentiable, names, refuse, kind="neither input nor output")
+    if len(set(names)) < len(names):
+        _check_unique(schema, names, refuse)
+    if options.hidden:
+        check_known("hidden=", options.hidden, schema.output_names, refuse, kind="not an output")
+    if options.non_differentiable:
+        check_known("non_differentiable=", options.non_differentiable, names, refuse, kind="neither input nor output")
     if schema.hidden_outputs and not schema.visible_outputs and not schema.mutated_arguments:
         raise refuse("every output is hidden", do="leave at least one output visible")
 

@@ -156,7 +156,7 @@ class Schema:
     @Lazy
     def tensor_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that are tensors or lists of tensors."""
-        return tuple([argument for argument in self.arguments if argument.holds_tensors])
+        return tuple([argument for argument in self.arguments if argument.type in TENSOR_TYPES])
 
     @Lazy
     def differentiable_arguments(self) -> tuple[Argument, ...]:
@@ -227,12 +227,12 @@ class Schema:
     @Lazy
     def is_view(self) -> bool:
         """Return True if an output shares memory with an input that is not written to."""
-        return any(output.is_view for output in self.outputs)
+        return True in [output.is_view for output in self.outputs]
 
     @Lazy
     def may_return_inputs(self) -> bool:
         """Return True if kernels may return an input as it is."""
-        return any(output.may_be is not None for output in self.outputs)
+        return True in [output.may_be is not None for output in self.outputs]
 
     @Lazy
     def device_arguments(self) -> tuple[Argument, ...]:

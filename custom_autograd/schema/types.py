@@ -241,15 +241,19 @@ def describe_supported() -> str:
 
 def find_argument_type(annotation: object) -> ArgumentType | None:
     """Return how an annotation travels through the dispatcher, or None if the type is not supported."""
-    plain = _find_plain(annotation)
-    return _find(resolve(annotation)) if plain is None else plain[0]
+    if annotation is Tensor or type(annotation) is type:  # most annotations are plain classes, which need no search
+        plain = _PLAIN_CLASSES.get(annotation)
+        if plain is not None:
+            return plain[0]
+    return _find(resolve(annotation))
 
 
 def find_return_spelling(annotation: object) -> str | None:
     """Return the dispatcher's spelling of one returned value, or None if it cannot be returned."""
-    plain = _find_plain(annotation)
-    if plain is not None:
-        return plain[1]
+    if annotation is Tensor or type(annotation) is type:  # as above
+        plain = _PLAIN_CLASSES.get(annotation)
+        if plain is not None:
+            return plain[1]
     annotation = resolve(annotation)
     row = _find_row(annotation)
     if row is not None:
@@ -284,11 +288,6 @@ def _find(annotation: object) -> ArgumentType | None:
 
 def _travels(row: TypeRow) -> ArgumentType:
     return replace(row.travels, example=row.travels.example or example_of(row.spelling))
-
-
-def _find_plain(annotation: object) -> tuple[ArgumentType, str | None] | None:
-    """Return how a class that has a row travels, and how a schema spells a result of it, without a search."""
-    return _PLAIN_CLASSES.get(annotation) if annotation is Tensor or type(annotation) is type else None
 
 
 def _find_sequence(annotation: object) -> ArgumentType | None:

@@ -34,10 +34,11 @@ class ShardingCapability(Capability):
     def attach(self, record: OpRecord) -> None:
         """Register strategies, or what runs calls on local tensors."""
         schema = record.declaration.schema
-        overloads = [one for one in (record.overload, record.definition.output) if one is not None]
         has_rows = _has_rows(record)
         has_strategies = has_rows and can_have_strategies(schema)
-        for overload in overloads:
+        for overload in (record.overload, record.definition.output):
+            if overload is None:
+                continue
             if has_strategies:
                 from custom_autograd.sharding.strategies import key_of, rule_of  # only lines need it
 
@@ -78,8 +79,7 @@ def _rules(record: OpRecord) -> str:
 
 
 def _has_rows(record: OpRecord) -> bool:
-    is_pointwise = _is_pointwise(record.declaration.schema, record.declaration.tags)
-    return described_op(record) is not None or is_pointwise
+    return described_op(record) is not None or _is_pointwise(record.declaration.schema, record.declaration.tags)
 
 
 def _is_pointwise(schema: Schema, tags: Sequence[torch.Tag]) -> bool:

@@ -152,9 +152,7 @@ class Registered:
 
 def registered_with(definition: CustomOpDef) -> Registered:
     """Return what was registered with a definition; its kernels as they were given, without torch's wrapper."""
-    written = [
-        one.name for one in definition._opoverload._schema.arguments if one.alias_info and one.alias_info.is_write
-    ]
+    written = [a.name for a in definition._opoverload._schema.arguments if a.alias_info and a.alias_info.is_write]
     return Registered(
         name=definition._qualname,
         mutated=tuple(written),
@@ -297,6 +295,7 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a metho
     return call
 
 
+implement_unnoted: Callable[..., None] = torch.library.Library.impl  # for callers that note the change
 COUNTED = "_custom_autograd_counts_its_end"
 for _owner, _name in (
     (torch.library.Library, "impl"),
@@ -338,10 +337,13 @@ def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue,
     return tuple(map(_read, parsed.arguments)), tuple(map(_read, parsed.returns))
 
 
+SPELLINGS = {"number": "Scalar", "SymInt": "int"}  # of types that schemas spell otherwise than the parser
+
+
 def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no stub
     written = str(value.real_type)
     inner = re.fullmatch(r"Tuple\[([^,]*)\]", written) if "[" in written else None
-    spelling = _spell(inner[1] if inner else written)
+    spelling = _spell(inner[1] if inner else written) if "[" in written else SPELLINGS.get(written, written)
     alias = value.alias_info
     has_default = value.has_default_value()
     return ParsedValue(
@@ -359,7 +361,7 @@ def _read(value: Any) -> ParsedValue:  # Any: torch._C.Argument, which has no st
 def _spell(real_type: str) -> str:
     """Return the schema spelling of a type: 'List[Optional[Tensor]]' -> 'Tensor?[]'."""
     if "[" not in real_type:
-        return {"number": "Scalar", "SymInt": "int"}.get(real_type, real_type)
+        return SPELLINGS.get(real_type, real_type)
     if match := re.fullmatch(r"List\[(.*)\]", real_type):
         return f"{_spell(match[1])}[]"
     if match := re.fullmatch(r"Optional\[(.*)\]", real_type):

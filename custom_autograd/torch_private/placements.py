@@ -79,8 +79,10 @@ def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_ke
 
 def withdraw(overload: OpOverload) -> None:
     """Take back what was registered, if anything was."""
+    if _STRATEGIES.pop(overload, None) is None:
+        return
     module = find_arrived(MODULE)
-    if _STRATEGIES.pop(overload, None) is not None and module is not None:
+    if module is not None:
         propagator = module.DTensor._op_dispatcher.sharding_propagator
         if isinstance(propagator.op_strategy_funcs.get(overload), _Function):
             del propagator.op_strategy_funcs[overload]

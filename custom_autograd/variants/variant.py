@@ -180,7 +180,7 @@ class Variant(ABC):
         """
         found = self._find_record()
         if found is None:
-            with registry.one_declaration_at_a_time():
+            with registry.one_declaration_at_a_time:
                 found = self.op.variants[self.kind] = self._find_record() or self._declare()
         return found
 

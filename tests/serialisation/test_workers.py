@@ -79,7 +79,7 @@ from custom_autograd.torch_private.definitions import changes
 held, done = threading.Event(), threading.Event()
 
 def hold():
-    with registry.one_declaration_at_a_time(), cube._record.lock, changes.lock, proofs._lock, validation._lock:
+    with registry.one_declaration_at_a_time, cube._record.lock, changes.lock, proofs._lock, validation._lock:
         held.set()
         done.wait()
 

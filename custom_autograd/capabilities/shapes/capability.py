@@ -49,7 +49,7 @@ def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
 
 def declared_rule(declaration: Declaration, options: ShapeOptions) -> ShapesRule | None:
     """Return the rule of an op that is declared with a line; None if it has none."""
-    if options == ShapeOptions():
+    if (options.shapes, options.along, options.dtypes, options.flops, options.numbers) == (None,) * 5:
         return None
     from custom_autograd.capabilities.shapes import registering  # loaded for ops with a line
 

@@ -140,9 +140,8 @@ def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) ->
             return generated_code_of(record).autograd(keyset, *args, **kwargs)
         return over_values(*args, **kwargs)
 
-    implement(record, "AutogradNestedTensor", lambda: autograd, with_keyset=True)
-    for key in BACKENDS:
-        implement(record, key, lambda: over_values)
+    implement(record, "AutogradNestedTensor", make=lambda: autograd, with_keyset=True)
+    implement(record, *BACKENDS, make=lambda: over_values)
 
 
 def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Callable[..., Any]:

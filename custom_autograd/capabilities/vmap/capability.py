@@ -102,7 +102,7 @@ class VmapCapability(Capability):
 
     def attach(self, record: OpRecord) -> None:
         """Register one batching kernel, which chooses when it is called."""
-        implement(record, KEY, partial(_kernel, record))
+        implement(record, KEY, make=partial(_kernel, record))
 
     def describe(self, record: OpRecord) -> str:
         """Return which of the ways are taken."""
