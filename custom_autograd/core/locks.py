@@ -26,7 +26,7 @@ class ThreadLock(type(threading.RLock())):  # type: ignore[misc]  # typeshed cal
         """Make it free in a forked child, unless the thread that forked holds it."""
         self.was_held = not self.acquire(blocking=False)
         if self.was_held:
-            cast(Any, self)._at_fork_reinit()  # as `threading` does with its own locks (Any: it has no stub)
+            cast(Any, self)._at_fork_reinit()  # noqa: SLF001 - as `threading` does with its locks (Any: no stub has it)
         else:
             self.release()
 
