@@ -1,11 +1,11 @@
-"""Registers the shapes of an op, and holds kernels to them."""
+"""Shapes: the line of an op, which kernels and fakes are held to, and from which other capabilities are derived."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,23 +18,54 @@ from custom_autograd.core.option_types import check_type, listed
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.source import Source, arguments_of, compile_source, tuple_of
 from custom_autograd.registration import rules
-from custom_autograd.registration.capability import add
+from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.schema.named_tuples import by_fields
 from custom_autograd.schema.schema import Argument, Schema
-from custom_autograd.shapes.described import DescribedOp, find_dtype, follows_fake
-from custom_autograd.shapes.notation import ExpressionError, names_in
-from custom_autograd.shapes.requirements import LineMismatch, line_of_annotations
-from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule
-from custom_autograd.shapes.size_checks import SizeCheck
+from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule, described_op
+
+if TYPE_CHECKING:
+    from custom_autograd.shapes.described import DescribedOp
 
 F = TypeVar("F", bound=str | Callable[..., Any])
 
 
+class ShapeNotation(Capability):
+    """The dimensions of the op's tensors."""
+
+    name = "shapes"
+
+    def describe(self, record: OpRecord) -> str:
+        """Return where the line is, and the line."""
+        rule = record.registrations.get(ShapesRule)
+        return (
+            "none: no line declares them (shapes=)" if rule is None else f"registered ({rule.location}): {rule.shown}"
+        )
+
+    def around_kernel(self, record: OpRecord, kernel: Call) -> Call:
+        """Return a kernel that refuses tensors without the dimensions of the line."""
+        described = described_op(record)
+        return kernel if described is None else sized(record, described, kernel)
+
+
+def outputs_of(options: ShapeOptions) -> tuple[str, ...]:
+    """Return the names that a line has for outputs; none if there is no line, or none that can be read."""
+    if not isinstance(options.shapes, str):
+        return ()
+    from custom_autograd.shapes.line_parser import NotationError, parse_line  # loaded for ops with a line
+
+    try:
+        return tuple(item.name for item in parse_line(options.shapes).outputs)
+    except NotationError:  # raised again, with the op, when the line is checked
+        return ()
+
+
 def declared_rule(declaration: Declaration, options: ShapeOptions) -> ShapesRule | None:
     """Return the rule of an op that is declared with a line; None if it has none."""
+    if (options.shapes, options.along, options.dtypes, options.flops, options.numbers) == (None,) * 5:
+        return None
     _check_types(declaration, options, DeclarationError)
     if options.shapes is None and options.along is None:
         if options.dtypes or options.flops or options.numbers:
@@ -70,6 +101,8 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
         raise declaration.origin().error(DeclarationError, problem, do="give one: brackets in the line say the same")
     if options.shapes is not None:
         return options.shapes
+    from custom_autograd.shapes.requirements import LineMismatch, line_of_annotations  # loaded for ops with a line
+
     refuse = partial(declaration.origin().error, DeclarationError)
     along = listed(refuse, "along", options.along or (), example="'d'")
     try:
@@ -95,6 +128,8 @@ def _check_types(declaration: Declaration, options: ShapeOptions, kind: type[Cus
 
 def _checked(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> ShapesRule:
     """Return a rule that can be of an op; raises an error of this class if it cannot."""
+    from custom_autograd.shapes.described import DescribedOp  # loaded for ops with a line
+
     described = DescribedOp(declaration, rule, kind)
     _check_dtypes(declaration, rule, kind)
     _check_options(declaration, rule, kind)
@@ -136,6 +171,8 @@ def _check_options(declaration: Declaration, rule: ShapesRule, kind: type[Custom
 
 def _check_flops(described: DescribedOp, flops: str, kind: type[CustomAutogradError]) -> None:
     """Raise if an expression cannot be read, or names what the line does not have."""
+    from custom_autograd.shapes.notation import ExpressionError, names_in  # loaded for ops with a line
+
     rule, schema = described.rule, described.declaration.schema
     origin = described.declaration.origin(rule.where)
     try:
@@ -175,6 +212,8 @@ Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 def sized(record: OpRecord, described: DescribedOp, function: Function) -> Function:
     """Return a kernel that raises if tensors do not have the dimensions of the line, or results not its dtypes."""
+    from custom_autograd.shapes.size_checks import SizeCheck  # loaded for ops with a line
+
     schema, known = described.declaration.schema, set[Hashable]()
     bind = Binder(schema)
 
@@ -233,6 +272,8 @@ def _check_result_dtypes(
 
     Any: the arguments and the results of a kernel; those that are not tensors are refused later.
     """
+    from custom_autograd.shapes.described import find_dtype, follows_fake  # loaded for ops with a line
+
     schema, dtypes = described.declaration.schema, described.rule.dtypes
     is_fake = follows_fake(described, record, values)
     found = by_fields(schema.output_names, result) if len(schema.outputs) > 1 else [result]
