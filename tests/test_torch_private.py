@@ -1160,7 +1160,7 @@ def test_a_text_that_is_raised_reaches_whoever_compiles():
 
 
 def test_a_rule_for_the_functional_mode_takes_an_op_apart_in_a_graph(fresh_compiler):
-    """As `torch.library.triton_op` does: see capabilities/inlining/traced.py."""
+    """As `torch.library.triton_op` does: see capabilities/inlining.py."""
     names = []
 
     def note(graph, inputs):

@@ -7,7 +7,7 @@ from custom_autograd.capabilities.compile_cache.capability import CompileCache
 from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake_rules import FakeCapability
 from custom_autograd.capabilities.flops.capability import FlopCounting
-from custom_autograd.capabilities.inlining.capability import Inlining
+from custom_autograd.capabilities.inlining import Inlining
 from custom_autograd.capabilities.kernel_rules import KernelsCapability
 from custom_autograd.capabilities.reference_rules import VARIANTS
 from custom_autograd.capabilities.shapes import ShapeNotation

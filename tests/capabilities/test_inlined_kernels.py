@@ -15,7 +15,7 @@ from torch._library.effects import EffectType
 
 from custom_autograd import RegistrationError, Sample, check, custom_op
 from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
-from custom_autograd.capabilities.inlining.capability import without_inlining
+from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

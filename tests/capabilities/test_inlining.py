@@ -11,7 +11,7 @@ from torch._library.effects import EffectType
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import DeclarationError, RegistrationError, Sample, check, custom_op
-from custom_autograd.capabilities.inlining.capability import without_inlining
+from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.torch_private.verification import GraphCounter
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

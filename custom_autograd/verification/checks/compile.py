@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import torch
 
-from custom_autograd.capabilities.inlining.capability import without_inlining
+from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,

@@ -1,1 +1,0 @@
-"""Inlining: references in place of ops in compiled graphs."""
