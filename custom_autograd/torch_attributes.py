@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from custom_autograd.capabilities.autocast import policies_of
-from custom_autograd.capabilities.subclasses.capability import TorchDispatch
+from custom_autograd.capabilities.subclasses import TorchDispatch
 from custom_autograd.capabilities.vmap.capability import VmapRule
 from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.registry import OpRecord

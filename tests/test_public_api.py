@@ -182,7 +182,7 @@ rooms = ["verification", "cli", "native.native_calls", "kernels.cpp", "kernels.c
 rooms += ["kernels.compilers", "kernels.shared_library", "variants", "shapes.described", "sharding.calls"]
 rooms += ["shapes.notation", "shapes.requirements", "shapes.size_checks", "sharding.combining"]
 rooms += ["capabilities.compile_cache.fingerprint"]
-rooms += ["capabilities.flops.derived", "capabilities.subclasses.nested_tensors", "capabilities.vmap.loop"]
+rooms += ["capabilities.flops.derived", "capabilities.vmap.loop"]
 rooms += ["containers.argument_tree", "containers.adapters", "execution.drop_in", "execution.jvp", "execution.tangents"]
 print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")

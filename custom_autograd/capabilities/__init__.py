@@ -11,7 +11,7 @@ from custom_autograd.capabilities.inlining import Inlining
 from custom_autograd.capabilities.kernel_rules import KernelsCapability
 from custom_autograd.capabilities.reference_rules import VARIANTS
 from custom_autograd.capabilities.shapes import ShapeNotation
-from custom_autograd.capabilities.subclasses.capability import SubclassesCapability
+from custom_autograd.capabilities.subclasses import SubclassesCapability
 from custom_autograd.capabilities.vmap.capability import VmapCapability
 from custom_autograd.registration.capability import Capability
 from custom_autograd.sharding.capability import ShardingCapability

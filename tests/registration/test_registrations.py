@@ -3,7 +3,7 @@
 from tables import each
 
 from custom_autograd.capabilities.autocast import AutocastRule
-from custom_autograd.capabilities.subclasses.capability import TorchDispatch
+from custom_autograd.capabilities.subclasses import TorchDispatch
 from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.rule_types import BackwardRule, DropInRule, FakeRule, Gradient, Registrations
 
