@@ -3,7 +3,7 @@
 from custom_autograd.capabilities.autocast import AutocastCapability
 from custom_autograd.capabilities.autograd import ForwardModeCapability, ReverseModeCapability
 from custom_autograd.capabilities.checkpoint import Checkpointing
-from custom_autograd.capabilities.compile_cache.capability import CompileCache
+from custom_autograd.capabilities.compile_cache import CompileCache
 from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake_rules import FakeCapability
 from custom_autograd.capabilities.flops.capability import FlopCounting

@@ -23,7 +23,7 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from custom_autograd import custom_op
-from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
+from custom_autograd.capabilities.compile_cache import fingerprint
 
 CASES = pytest.mark.parametrize(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND.keys())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from custom_autograd import custom_op
-from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
+from custom_autograd.capabilities.compile_cache import fingerprint
 
 PROGRAM = """
 import os, sys

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._library.effects import EffectType
 
 from custom_autograd import RegistrationError, Sample, check, custom_op
-from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint
+from custom_autograd.capabilities.compile_cache import fingerprint
 from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 

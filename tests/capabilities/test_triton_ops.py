@@ -138,7 +138,7 @@ def test_it_mutates_what_it_declares():
 
 def test_the_source_of_a_launched_kernel_is_part_of_the_key_of_compile_caches(tmp_path):
     program = DECLARATION + (
-        "\nfrom custom_autograd.capabilities.compile_cache.fingerprint import fingerprint\n"
+        "\nfrom custom_autograd.capabilities.compile_cache import fingerprint\n"
         "print(json.dumps(fingerprint(scale._record)))\n"
     )
     other = program.replace("index < size) * factor", "index < size) / factor")

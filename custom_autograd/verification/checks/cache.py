@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from custom_autograd.capabilities.autocast import AutocastRule
-from custom_autograd.capabilities.compile_cache.fingerprint import fingerprint, is_plain
+from custom_autograd.capabilities.compile_cache import fingerprint, is_plain
 from custom_autograd.core.locations import unwrap
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration, Rule

@@ -1,4 +1,10 @@
-"""A number that changes when the schema or a rule of an op changes, or anything that a rule reaches.
+"""Compile caches: a changed rule is never served from a cache that was filled before the change.
+
+The on-disk caches of Inductor and AOTAutograd know the graph, not the source of the Python rules it was traced
+through (pytorch#144344). So a fingerprint of the rules of each op becomes part of the caches' key. It is counted from
+when the fake of the op first runs: no op is compiled before, and a process declares many ops that it never compiles.
+
+A fingerprint is a number that changes when the schema or a rule of an op changes, or anything that a rule reaches:
 
 rule -> its code, constants, defaults, closure
      -> the global names that it reads: numbers, texts, containers, functions, classes, objects, modules
@@ -15,24 +21,45 @@ import dis
 import hashlib
 import importlib.util
 import itertools
-import secrets
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.core.signatures import is_filled, names_in
+from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
+from custom_autograd.torch_private.compiler import CacheTag
 
 MOST = 5000
 """Objects that are looked at; a rule that reaches more is taken for another one in each process."""
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OWN_AND_TORCHS = frozenset({"torch", "custom_autograd", "builtins"}) | sys.stdlib_module_names
-THIS_PROCESS = secrets.token_hex(8)
+_TAG = CacheTag()
+
+
+class CompileCache(Capability):
+    """Keeps torch's cache tag in step with what is registered."""
+
+    name = "compile cache"
+
+    def attach(self, record: OpRecord) -> None:
+        """Count the rules of the op again, if something may have been compiled with them."""
+        if record.road.is_traced:
+            self.before_trace(record)
+
+    def before_trace(self, record: OpRecord) -> None:
+        """Count the rules of the op into the tag, in place of what was counted before."""
+        _TAG.update(str(record.definition.name), fingerprint(record))
+
+    def describe(self, record: OpRecord) -> str:
+        """Return how the op is distinguished from its earlier versions."""
+        return f"derived from the source of its rules ({fingerprint(record):016x})"
 
 
 def fingerprint(record: OpRecord) -> int:
@@ -124,9 +151,9 @@ class Reader:
             return
         try:
             spec = importlib.util.find_spec(name)
-            self._add(THIS_PROCESS if spec is None or spec.origin is None else Path(spec.origin).read_text("utf-8"))
+            self._add(_this_process() if spec is None or spec.origin is None else Path(spec.origin).read_text("utf-8"))
         except (ImportError, OSError, ValueError):
-            self._add(THIS_PROCESS)
+            self._add(_this_process())
 
     def _read_module(self, module: ModuleType, names: frozenset[str], package: str) -> None:
         """Read the attributes that code names; of torch, the ops that it names."""
@@ -176,7 +203,7 @@ class Reader:
         self._seen.add((id(value), names))
         self._kept.append(value)
         if len(self._kept) == MOST:
-            self._add(THIS_PROCESS)
+            self._add(_this_process())
         return len(self._kept) < MOST
 
     def _add(self, text: str) -> None:
@@ -190,6 +217,12 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
     if isinstance(value, dict):
         return all(is_plain(item) for row in value.items() for item in row)
     return isinstance(value, PLAIN)
+
+
+@cache
+def _this_process() -> str:
+    """Return a text that no other process has: drawn when it is first needed, so that forked children differ too."""
+    return os.urandom(8).hex()
 
 
 def _items(container: Any) -> Iterable[Any]:

@@ -1,1 +1,0 @@
-"""Compile caches: a changed rule is never served from a cache that was filled before the change."""
