@@ -14,7 +14,7 @@ import torch
 
 from custom_autograd.capabilities.autocast import policies_of
 from custom_autograd.capabilities.subclasses import TorchDispatch
-from custom_autograd.capabilities.vmap.capability import VmapRule
+from custom_autograd.capabilities.vmap import VmapRule
 from custom_autograd.registration.policy_types import CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import DropInRule, FakeRule, Rule

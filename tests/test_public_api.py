@@ -179,9 +179,9 @@ before = set(sys.modules)
 from custom_autograd import custom_op
 loaded = set(sys.modules) - before
 rooms = ["verification", "cli", "native.native_calls", "kernels.cpp", "kernels.cuda", "kernels.numpy", "kernels.triton"]
-rooms += ["kernels.compilers", "kernels.shared_library", "variants", "shapes.described", "sharding.calls"]
+rooms += ["kernels.compilers", "kernels.shared_library", "variants", "shapes.described", "sharding.local_calls"]
 rooms += ["shapes.notation", "shapes.requirements", "shapes.size_checks", "sharding.combining"]
-rooms += ["capabilities.flops.derived", "capabilities.vmap.loop"]
+rooms += ["capabilities.derived_flops", "capabilities.vmap_loop"]
 rooms += ["containers.argument_tree", "containers.adapters", "execution.drop_in", "execution.jvp", "execution.tangents"]
 print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}" for room in rooms))])
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")

@@ -6,13 +6,13 @@ from custom_autograd.capabilities.checkpoint import Checkpointing
 from custom_autograd.capabilities.compile_cache import CompileCache
 from custom_autograd.capabilities.effects import Effects
 from custom_autograd.capabilities.fake_rules import FakeCapability
-from custom_autograd.capabilities.flops.capability import FlopCounting
+from custom_autograd.capabilities.flops import FlopCounting
 from custom_autograd.capabilities.inlining import Inlining
 from custom_autograd.capabilities.kernel_rules import KernelsCapability
 from custom_autograd.capabilities.reference_rules import VARIANTS
 from custom_autograd.capabilities.shapes import ShapeNotation
 from custom_autograd.capabilities.subclasses import SubclassesCapability
-from custom_autograd.capabilities.vmap.capability import VmapCapability
+from custom_autograd.capabilities.vmap import VmapCapability
 from custom_autograd.registration.capability import Capability
 from custom_autograd.sharding.capability import ShardingCapability
 

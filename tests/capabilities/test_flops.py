@@ -177,13 +177,13 @@ def test_deriving_runs_the_reference_once_for_each_kind_of_call():
 
 
 def test_few_kinds_of_calls_are_remembered():
-    from custom_autograd.capabilities.flops import derived
+    from custom_autograd.capabilities import derived_flops
 
     op = custom_op("flops::bounded", product, reference=True)
-    for n in range(derived.MOST + 3):
+    for n in range(derived_flops.MOST + 3):
         flops_of(lambda n=n: op(torch.ones(1, n), torch.ones(n, 1)))
 
-    assert derived.MOST == len(record_of(op).road.made["flops"]._derived._known)
+    assert derived_flops.MOST == len(record_of(op).road.made["flops"]._derived._known)
 
 
 def read_sizes(x: Tensor, sizes: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.capabilities.vmap.capability import VmapRule
+from custom_autograd.capabilities.vmap import VmapRule
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
 from custom_autograd.registration.rule_types import JvpRule, Rule

@@ -73,7 +73,7 @@ def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: take
         with transforms.below_vmap():
             found = run(info, dims, *[value for value, _ in pairs])
         if not _is_plain(found, info.batch_size):
-            from custom_autograd.capabilities.vmap.loop import BatchedResultReader  # loaded for the first
+            from custom_autograd.capabilities.vmap_loop import BatchedResultReader  # loaded for the first
 
             found = BatchedResultReader(record, rule, info.batch_size).read(found)
         result, dim = found
@@ -183,7 +183,7 @@ def _general(record: OpRecord, bind: Binder) -> Callable[..., Any]:
             return result
         if schema.is_view:
             raise _no_view(record)
-        from custom_autograd.capabilities.vmap.loop import loop_over_batch  # loaded for ops without a rule
+        from custom_autograd.capabilities.vmap_loop import loop_over_batch  # loaded for ops without a rule
 
         with without_key(KEY):
             found = level.wrap(*loop_over_batch(record, level.info, values, dims))
@@ -272,7 +272,7 @@ def _by_rule(
     record: OpRecord, rule: Rule, bind: Binder, level: VmapLevel, values: dict[str, Any], dims: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Run the user's rule: (info, in_dims, *args, **kwargs) -> (output, out_dims)."""
-    from custom_autograd.capabilities.vmap.loop import BatchedResultReader  # loaded for ops with a rule
+    from custom_autograd.capabilities.vmap_loop import BatchedResultReader  # loaded for ops with a rule
 
     schema = record.declaration.schema
     positional, keywords = bind.user_call(values)

@@ -1,7 +1,7 @@
 """FLOPs: the number of floating-point operations that `torch.utils.flop_counter.FlopCounterMode` counts for an op.
 
 forward     the function from `register_flops`, else the reference runs on tensors without data, and is counted
-backward    rules are made of PyTorch's operations and of ops, which are counted as they run; see derived.py for others
+backward    rules are made of PyTorch's operations and of ops, which are counted as they run; else see derived_flops.py
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.values.user_code import Named, noted
 
 if TYPE_CHECKING:
-    from custom_autograd.capabilities.flops.derived import DerivedFlops
+    from custom_autograd.capabilities.derived_flops import DerivedFlops
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,7 +122,7 @@ class OpFlops:
         """Return the FLOPs by the reference, or None if there is no reference."""
         if self._computation is None:
             return None
-        from custom_autograd.capabilities.flops.derived import DerivedFlops  # loaded where operations are counted
+        from custom_autograd.capabilities.derived_flops import DerivedFlops  # loaded where operations are counted
 
         return DerivedFlops(self._declaration, self._computation)
 
@@ -131,10 +131,10 @@ class OpFlops:
         """Return True if a number replaces what is counted while the backward runs."""
         if self._rule is not None and self._rule.backward is not None:
             return True
-        from custom_autograd.capabilities.flops import derived  # loaded where operations are counted
+        from custom_autograd.capabilities import derived_flops  # loaded where operations are counted
 
         record = self._record()
-        return record is not None and derived.is_invisible(record)
+        return record is not None and derived_flops.is_invisible(record)
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares; a symbolic int is not an int
         """Return the FLOPs of a call."""
@@ -158,13 +158,13 @@ class OpFlops:
             return  # a transform sees other shapes, and a graph holds what its operations do
         if not self._counts_backward:
             return
-        from custom_autograd.capabilities.flops import derived  # loaded where operations are counted
+        from custom_autograd.capabilities import derived_flops  # loaded where operations are counted
 
         record, values = self._record(), self._bind.arguments(*args, **kwargs)
         if record is None:
             return
         written = [values[argument.name] for argument in self._schema.mutated_arguments]
-        node = derived.find_node(record, [*written, result])
+        node = derived_flops.find_node(record, [*written, result])
         if node is None:
             return
         needs = {argument.name: _needs(values[argument.name]) for argument in self._schema.differentiable_arguments}
@@ -174,7 +174,7 @@ class OpFlops:
             is_whole = wanted == needs or (self._derived is not None and self._derived.reads_data)
             return whole if is_whole else self._backward(record, empty, wanted)
 
-        derived.count_in(record, node, flops)
+        derived_flops.count_in(record, node, flops)
 
     def _backward(self, record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> int:
         """Return the FLOPs of the gradients that are needed."""

@@ -1,1 +1,0 @@
-"""FLOPs: what torch's counter counts for the calls of an op, and for its backward."""

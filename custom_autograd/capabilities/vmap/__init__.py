@@ -1,1 +1,0 @@
-"""vmap: the registered rule, the reference, or a loop over the batch."""
