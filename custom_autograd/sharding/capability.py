@@ -112,7 +112,7 @@ def _around(record: OpRecord, has_rows: bool, has_strategies: bool) -> Callable[
         placed = placed_in([*args, *kwargs.values()])
         if not placed:
             return NotImplemented
-        from custom_autograd.sharding.dtensor_calls import run  # only DTensors need it
+        from custom_autograd.sharding.local_calls import run  # only DTensors need it
 
         return run(record, has_rows, has_strategies, placed, *args, **kwargs)
 

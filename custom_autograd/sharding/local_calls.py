@@ -1,4 +1,6 @@
-"""The op and its whole backward on the tensors of each rank, whole or cut by a registered rule.
+"""Calls of an op with DTensors, above autograd: which way they run; and the op on the tensors of each rank.
+
+On local tensors the op runs with its whole backward, whole or cut by a registered rule:
 
 redistribute, to_local             each input as its row says; the gradient of a replicated input is a sum over ranks
 op                                 with its hidden outputs
@@ -25,12 +27,52 @@ from custom_autograd.shapes.described import DescribedOp, shapes_of
 from custom_autograd.shapes.notation import Dim
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.shapes.unification import Sizes
+from custom_autograd.sharding.capability import advice
 from custom_autograd.sharding.combining import Combining
-from custom_autograd.sharding.strategies import Row, mesh_of
+from custom_autograd.sharding.strategies import PlacementChoice, Row, has_unknown_outputs, mesh_of, replicated
 from custom_autograd.sharding.wrapping import Wrapping, local_of
 from custom_autograd.torch_private.collectives import stack_of_ranks
-from custom_autograd.torch_private.placements import PARTIAL, REPLICATE
+from custom_autograd.torch_private.compiler import is_tracing
+from custom_autograd.torch_private.placements import PARTIAL, REPLICATE, has_other_rule
+from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import tensors_in
+
+
+def run(
+    record: OpRecord, has_rows: bool, has_strategies: bool, placed: Sequence[Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Return what a call gives (Any: as the schema declares); NotImplemented if torch's dispatcher is to run it."""
+    schema = record.declaration.schema
+    bind, calls = Binder(schema), LocalCalls(record)
+    values = bind.arguments(*args, **kwargs)
+    if has_rows:
+        chosen = PlacementChoice(record).of(values)
+        is_combined = any(row.is_combined for row in chosen)
+        is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in placed)
+        is_local = is_combined or is_recorded or has_unknown_outputs(record, values)
+        return calls.run(chosen, *args, **kwargs) if is_local or not has_strategies else NotImplemented
+    assert record.overload is not None
+    if has_other_rule(record.overload):
+        return NotImplemented
+    if all(placement.is_replicate() for tensor in placed for placement in tensor.placements):
+        return calls.run([replicated(schema, values)] * placed[0].device_mesh.ndim, *args, **kwargs)
+    return _by_reference(record, bind, values)
+
+
+def _by_reference(record: OpRecord, bind: Binder, values: dict[str, Any]) -> Any:
+    reference = record.reference()
+    if reference is None and is_tracing():  # a note on torch's error would be lost
+        raise KernelError(
+            record.name,
+            "the op meets a DTensor that is not replicated, and nothing declares how the op is sharded",
+            declared=record.declaration.location,
+            do=advice(record),
+        )
+    if reference is None:
+        return NotImplemented
+    positional, keywords = bind.user_call(values)
+    reader = ResultReader(record.declaration, lambda _: "reference")
+    return reader.read(reference(*positional, **keywords), values, None, is_checked=False)
 
 
 class WholeShapes:
