@@ -120,7 +120,7 @@ def _schema(value: object) -> list[str]:
 
 
 def _calls(value: object) -> list[str]:
-    from custom_autograd.native.explained import describe_calls  # imports torch
+    from custom_autograd.native.loading import describe_calls  # imports torch
     from custom_autograd.registration.registry import record_of
 
     record = record_of(value)

@@ -1,4 +1,4 @@
-"""Native calls for the ops of this process: asked for at the first call of any, attached op by op."""
+"""Native calls for the ops of this process: asked for at the first call of any, attached op by op, and described."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import os
 from types import ModuleType
 
+from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.execution.proofs import Prover
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
@@ -67,6 +68,19 @@ def watch() -> None:
     """Attach native calls to every op that is called."""
     if attach not in OpRecord.when_called:
         OpRecord.when_called += (attach,)
+
+
+def describe_calls(record: OpRecord) -> dict[str, str]:
+    """Return how calls of an op run, and how they are recorded: "native", or "Python" and why."""
+    reason: str | None = _module().why_not(record)
+    if reason is not None:
+        return {"call": f"Python: {reason}", "node": "Python, since the call is"}
+    if library.mode == "0":
+        return {"call": f"Python: {library.reason}", "node": f"Python: {library.reason}"}
+    recording = generated_code_of(record).recording_facts
+    reason = recording.why_no_native_node() if recording.plan.has_reverse else "there is no backward"
+    where = "" if library.module is not None else ", once the library is there (custom-autograd native)"
+    return {"call": f"native{where}", "node": f"native{where}" if reason is None else f"Python: {reason}"}
 
 
 if hasattr(os, "register_at_fork"):

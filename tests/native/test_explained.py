@@ -8,8 +8,7 @@ from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.native.explained import describe_calls
-from custom_autograd.native.loading import library
+from custom_autograd.native.loading import describe_calls, library
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
 SCHEMA = "(Tensor x, Tensor y) -> Tensor"
