@@ -20,10 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from custom_autograd.kernels.compilers import CPP_FLAGS, HEADERS, PLATFORM, TORCH
+from custom_autograd.kernels.compilers import CPP_FLAGS, HEADERS, PLATFORM, SMALL, TORCH
 from custom_autograd.kernels.portable import FOR_OLDER_SYSTEMS
 from custom_autograd.kernels.prebuilt import FOLDER, Manifest, manifest_path, sha256
-from custom_autograd.native.extension_compiler import SMALL
 from custom_autograd.native.library import SOURCE
 
 ROOT = Path(__file__).parents[1]

@@ -111,8 +111,8 @@ class Library:
 def build_library() -> Path:
     """Return the library's file, built if need be."""
     _refuse_foreign_python()
+    from custom_autograd.kernels.compilers import ExtensionCompiler
     from custom_autograd.kernels.shared_library import find_or_build  # loads the compilers
-    from custom_autograd.native.extension_compiler import ExtensionCompiler
 
     return find_or_build(SOURCE, (), ExtensionCompiler())[1]
 
@@ -122,8 +122,8 @@ def find_built() -> Path | None:
     _refuse_foreign_python()
     from custom_autograd.kernels import prebuilt
     from custom_autograd.kernels.cache_files import cache_folder, require_writable
+    from custom_autograd.kernels.compilers import ExtensionCompiler
     from custom_autograd.kernels.shared_library import ANOTHER_CACHE, Build  # loads the compilers
-    from custom_autograd.native.extension_compiler import ExtensionCompiler
 
     with suppress(KernelUnavailable):  # what comes with the package does not fit: it can be built
         found = prebuilt.find(SOURCE, (), ExtensionCompiler().targets())

@@ -16,7 +16,7 @@ from expecttest import assert_expected_inline
 from custom_autograd.cli.main import main
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels.cache_files import require_writable
-from custom_autograd.native.extension_compiler import ExtensionCompiler
+from custom_autograd.kernels.compilers import ExtensionCompiler
 from custom_autograd.native.library import SOURCE, build_library, find_built
 from custom_autograd.native.loading import library
 from slow_cases import slow_but_every

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from custom_autograd.kernels.compilers import ExtensionCompiler
 from custom_autograd.kernels.shared_library import find_or_build
-from custom_autograd.native.extension_compiler import ExtensionCompiler
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "source" / "second_device.cpp"
