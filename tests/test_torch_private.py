@@ -35,7 +35,7 @@ from custom_autograd.torch_private import (
     nested,
     nodes,
     placements,
-    recomputation,
+    saved_tensors,
     storages,
     symbols,
     thread_values,
@@ -1117,9 +1117,9 @@ def caching_mode(policy):
 
 
 def test_the_caching_modes_in_effect_are_known():
-    assert [] == recomputation.caching_modes()
+    assert [] == saved_tensors.caching_modes()
     with (mode := caching_mode([])):
-        assert [type(mode)] == recomputation.caching_modes()
+        assert [type(mode)] == saved_tensors.caching_modes()
 
 
 def test_what_selective_checkpointing_saved_is_known():
@@ -1128,8 +1128,8 @@ def test_what_selective_checkpointing_saved_is_known():
         y = x * 3
         x + 1
 
-    assert [[3.0, 3.0]] == [tensor.tolist() for tensor in recomputation.saved_tensors(mode)]
-    assert storages.storages_of(y) == storages.storages_of(recomputation.saved_tensors(mode)[0])
+    assert [[3.0, 3.0]] == [tensor.tolist() for tensor in saved_tensors.saved_tensors(mode)]
+    assert storages.storages_of(y) == storages.storages_of(saved_tensors.saved_tensors(mode)[0])
 
 
 def test_an_op_can_be_given_another_policy():
@@ -1139,10 +1139,10 @@ def test_an_op_can_be_given_another_policy():
     mode = caching_mode([func])
     given = mode.policy_fn
     recompute = lambda policy: lambda *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE  # noqa: E731
-    found = recomputation.dispatch_with_policy(recompute, mode, func, (), (x, x * 2))
+    found = saved_tensors.dispatch_with_policy(recompute, mode, func, (), (x, x * 2))
 
     assert [2.0, 2.0] == found.tolist()
-    assert [] == recomputation.saved_tensors(mode)
+    assert [] == saved_tensors.saved_tensors(mode)
     assert given is mode.policy_fn
 
 

@@ -21,7 +21,7 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record
 from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.dispatch import OpOverload, register_torch_dispatch
-from custom_autograd.torch_private.recomputation import (
+from custom_autograd.torch_private.saved_tensors import (
     CACHING_MODES,
     Policy,
     caching_modes,

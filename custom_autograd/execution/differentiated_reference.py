@@ -20,7 +20,7 @@ from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import dispatch, transforms
 from custom_autograd.torch_private.functions import direct_apply
-from custom_autograd.torch_private.saved_tensor_hooks import without_hooks
+from custom_autograd.torch_private.saved_tensors import without_hooks
 from custom_autograd.torch_private.thread_values import HandedOn
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import tensors_in

@@ -24,7 +24,7 @@ from custom_autograd.execution.gradients import sum_to_shape
 from custom_autograd.execution.plan import Plan
 from custom_autograd.execution.tangents import TangentReader, flat
 from custom_autograd.registration.rule_types import NamedRule, Rule
-from custom_autograd.torch_private.saved_tensor_hooks import without_hooks
+from custom_autograd.torch_private.saved_tensors import without_hooks
 from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import require_gradient, without_history
 from custom_autograd.values.tensors import any_floating, filled, plain, tensors_in

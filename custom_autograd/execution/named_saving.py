@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.policy_types import SavingPolicy
-from custom_autograd.torch_private.saved_tensor_hooks import Hooks, are_refused, top_hooks
+from custom_autograd.torch_private.saved_tensors import Hooks, are_refused, top_hooks
 from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.values.packing import Packed, Who, pack, unpack
 

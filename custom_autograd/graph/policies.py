@@ -17,7 +17,7 @@ from custom_autograd.core.messages import show
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.core.option_types import check_bools
 from custom_autograd.registration.policy_types import SavingPolicy
-from custom_autograd.torch_private.saved_tensor_hooks import top_hooks
+from custom_autograd.torch_private.saved_tensors import top_hooks
 from custom_autograd.values.packing import Packed, Who, pack, unpack
 
 

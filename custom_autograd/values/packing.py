@@ -20,7 +20,7 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.compiler import is_tracing
-from custom_autograd.torch_private.saved_tensor_hooks import Hooks
+from custom_autograd.torch_private.saved_tensors import Hooks
 from custom_autograd.torch_private.storages import storages_of
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 
