@@ -11,7 +11,7 @@ from torch.library import wrap_triton as wrap_triton
 
 from custom_autograd.kernels.launches import are_recorded
 from custom_autograd.op import CustomOp, custom_op
-from custom_autograd.torch_private.triton_launches import launching_directly
+from custom_autograd.torch_private.compiler import launching_directly
 
 P = ParamSpec("P")
 R = TypeVar("R")

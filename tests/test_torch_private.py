@@ -41,7 +41,6 @@ from custom_autograd.torch_private import (
     thread_values,
     transforms,
     trees,
-    triton_launches,
     verification,
     versions,
 )
@@ -1446,7 +1445,7 @@ def test_a_strategy_is_asked_again_for_another_value_in_its_key_and_can_be_taken
 @pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
 def test_wrapped_kernels_of_triton_are_launched_directly():
     kernel = object()
-    with triton_launches.launching_directly():
+    with compiler.launching_directly():
         assert not torch._library.triton.is_wrap_triton_enabled()
         pytest.importorskip("triton")
         with pytest.raises(RuntimeError, match="triton"):  # it looks at the kernel first

@@ -1,4 +1,4 @@
-"""Keeps Dynamo out of code that the dispatcher calls, and connects nodes and compile caches with compilers.
+"""Keeps compilers out of code that the dispatcher calls, and connects nodes and compile caches with them.
 
 - `_C._dynamo.eval_frame.set_code_exec_strategy`: what `torch.compiler.disable` does with each call, once and for all
   calls of one function, and without importing Dynamo, which takes a second.
@@ -11,17 +11,22 @@
   `saved_tensors`; Dynamo traces it.
 - `AutogradCompilerInstance.hooks_proxy`, `fx_tracer`, `to_proxy`, `allocate_dummy`, `bind_objects_to_proxies`: the
   graph of one backward pass while it is recorded.
+
+- `_library.triton.set_wrap_triton_enabled`: what `torch.library.triton_op` runs its function under in eager calls:
+  there, a launch as a node of a graph would take about a millisecond (found in torch 2.13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C._dynamo import eval_frame
 from torch._guards import TracingContext
+from torch._library.triton import set_wrap_triton_enabled
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -111,3 +116,8 @@ def trace_backward(
     wanted = [(result, found[i]) for i, result in enumerate(results) if result is not None]
     compiler.bind_objects_to_proxies([result for result, _ in wanted], [proxy for _, proxy in wanted])
     return tuple(results)
+
+
+def launching_directly() -> AbstractContextManager[None]:
+    """Let `torch.library.wrap_triton` return kernels as they are while the context is open."""
+    return set_wrap_triton_enabled(False)
