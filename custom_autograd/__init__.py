@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from custom_autograd.core.lazy import loader_of
 
 if TYPE_CHECKING:
-    from custom_autograd.adoption.definitions import from_custom_op_def
     from custom_autograd.adoption.function_ops import from_function
+    from custom_autograd.adoption.op_definitions import from_custom_op_def
     from custom_autograd.core.errors import (
         CheckError,
         CustomAutogradError,
@@ -80,7 +80,7 @@ _HOMES = {
     "check": "verification.check",
     "checkpointing": "graph.checkpointing",
     "custom_op": "op",
-    "from_custom_op_def": "adoption.definitions",
+    "from_custom_op_def": "adoption.op_definitions",
     "from_function": "adoption.function_ops",
     "inspect": "graph.inspection",
     "load_program": "programs",

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from custom_autograd.capabilities import CAPABILITIES, inlining
+from custom_autograd.capabilities import CAPABILITIES, inlining, shape_notation
 from custom_autograd.capabilities import checkpoint as checkpointing
-from custom_autograd.capabilities import shapes as shape_notation
 from custom_autograd.containers.named_fields import find_tree
 from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError

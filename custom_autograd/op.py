@@ -14,9 +14,18 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from custom_autograd import cpp_rules, declare
-from custom_autograd.capabilities import autocast, autograd, effects, fake_rules, flops, kernel_rules, subclasses, vmap
+from custom_autograd.capabilities import (
+    autocast,
+    autograd,
+    effects,
+    fake_rules,
+    flops,
+    kernel_rules,
+    shape_notation,
+    subclasses,
+    vmap,
+)
 from custom_autograd.capabilities import reference_rules as references
-from custom_autograd.capabilities import shapes as shape_notation
 from custom_autograd.core.decorators import or_decorator, or_decorator_for
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.lazy import Lazy

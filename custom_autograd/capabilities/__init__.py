@@ -10,11 +10,11 @@ from custom_autograd.capabilities.flops import FlopCounting
 from custom_autograd.capabilities.inlining import Inlining
 from custom_autograd.capabilities.kernel_rules import KernelsCapability
 from custom_autograd.capabilities.reference_rules import VARIANTS
-from custom_autograd.capabilities.shapes import ShapeNotation
+from custom_autograd.capabilities.shape_notation import ShapeNotation
 from custom_autograd.capabilities.subclasses import SubclassesCapability
 from custom_autograd.capabilities.vmap import VmapCapability
 from custom_autograd.registration.capability import Capability
-from custom_autograd.sharding.capability import ShardingCapability
+from custom_autograd.sharding.sharded_calls import ShardingCapability
 
 CAPABILITIES: tuple[Capability, ...] = (
     KernelsCapability(),

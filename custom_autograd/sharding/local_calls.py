@@ -27,8 +27,8 @@ from custom_autograd.shapes.described import DescribedOp, shapes_of
 from custom_autograd.shapes.notation import Dim
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.shapes.unification import Sizes
-from custom_autograd.sharding.capability import advice
 from custom_autograd.sharding.combining import Combining
+from custom_autograd.sharding.sharded_calls import advice
 from custom_autograd.sharding.strategies import PlacementChoice, Row, has_unknown_outputs, mesh_of, replicated
 from custom_autograd.sharding.wrapping import Wrapping, local_of
 from custom_autograd.torch_private.collectives import stack_of_ranks

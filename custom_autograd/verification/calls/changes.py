@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, is_drawn, range_of
-from custom_autograd.verification.calls import arguments, coincidences, integers, layouts, sizes
-from custom_autograd.verification.calls.arguments import declared_arguments, value_of, with_value
+from custom_autograd.verification.calls import call_arguments, coincidences, integers, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
+from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
     MASKS,
     NOT_FINITE,
@@ -220,7 +220,7 @@ def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
         name = text.partition("=")[0]
         change = Change(f"'{name}'", text, SCALARS, partial(_with, partial(_argument, variant, name, target)))
         yield replace(change, is_switch=type(value_of(target, sample, name)) is bool)
-    for name, text, apply in arguments.listed(target, sample):
+    for name, text, apply in call_arguments.listed(target, sample):
         yield Change(f"'{name}'", text, SCALARS, partial(_with, apply))
     for row in target.arguments if target.visible_reference is not None else ():
         value = value_of(target, sample, row.name)
@@ -285,7 +285,7 @@ def _exact(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Cha
         yield Change("coincidence", text, VALUES, partial(_with, apply), has_gradients=False, is_at_jump=True)
     for text, apply in integers.large(target, sample) if target.visible_reference is not None else ():
         yield Change("integers", text, SCALARS, partial(_with, apply), has_gradients=False)
-    for text, apply in arguments.reordered(target, sample):
+    for text, apply in call_arguments.reordered(target, sample):
         yield Change("order of keys", text, SCALARS, partial(_with, apply), has_gradients=False)
 
 

@@ -35,7 +35,7 @@ from custom_autograd.verification.calls.changes import (
     changes_of,
 )
 from custom_autograd.verification.calls.directions import find_false_direction
-from custom_autograd.verification.calls.fakes import find_false_fake
+from custom_autograd.verification.calls.fake_tensors import find_false_fake
 from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results, results_of
 from custom_autograd.verification.calls.way import UnfitError, WrongError
 from custom_autograd.verification.calls.ways import WAYS

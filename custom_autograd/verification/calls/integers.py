@@ -10,7 +10,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import Watch, fake_mode
-from custom_autograd.verification.calls.arguments import value_of, with_value
+from custom_autograd.verification.calls.call_arguments import value_of, with_value
 from custom_autograd.verification.harness.sweeps import is_index
 from custom_autograd.verification.harness.targets import Target, call_on
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from custom_autograd.core.durations import seconds_in
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.arguments import missing_optionals, with_optionals, without_optionals
+from custom_autograd.verification.calls.call_arguments import missing_optionals, with_optionals, without_optionals
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.fakes import fake_outputs
+from custom_autograd.verification.calls.fake_tensors import fake_outputs
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
