@@ -323,7 +323,7 @@ class AutocastCapability(Capability):
 
     def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""
-        return not policies_of(record) or not any(is_cast(record, tensor) for tensor in tensors)
+        return not is_any_autocast_enabled() or not any(is_cast(record, tensor) for tensor in tensors)
 
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Switch autocast off in the backward, as it was in the forward."""

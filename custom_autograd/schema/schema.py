@@ -217,12 +217,12 @@ class Schema:
     @Lazy
     def tensor_names(self) -> frozenset[str]:
         """Return the names of the arguments and outputs that are tensors or lists of tensors."""
-        return frozenset([value.name for value in self.values if value.holds_tensors])
+        return frozenset([value.name for value in self.values if value.type in TENSOR_TYPES])
 
     @Lazy
     def has_lists(self) -> bool:
         """Return True if an argument or an output is a list of tensors."""
-        return any(value.is_tensor_list for value in self.values)
+        return not LIST_TYPES.isdisjoint([value.type for value in self.values])
 
     @Lazy
     def is_view(self) -> bool:
