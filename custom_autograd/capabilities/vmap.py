@@ -135,6 +135,9 @@ def _kernel(record: OpRecord) -> Callable[..., Any]:
     road, find = record.road, partial(_way, record, Binder(record.declaration.schema))
 
     def batched(*args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
+        # A batched tensor brings calls here after its vmap, too, and torch crashes if it is asked for that level.
+        if not transforms.is_transforming():
+            raise _has_escaped(record)
         return (road.at_keys.get(KEY) or keep(road, KEY, find))(*args, **kwargs)
 
     around: Callable[..., Any] = batched
@@ -230,6 +233,17 @@ def _by_line(
     with without_key(KEY):
         results = opened(record)(*positional, **keywords)
     return level.wrap(results, (0,) * len(results) if isinstance(results, tuple) else 0)
+
+
+def _has_escaped(record: OpRecord) -> KernelError:
+    """Return the error of a call with a batched tensor that was kept after its vmap."""
+    return KernelError(
+        record.name,
+        "the op is called with a batched tensor outside of its torch.vmap",
+        expected="a tensor that torch.vmap returned",
+        declared=record.declaration.location,
+        do="return the tensor from the function that is batched; what the function stores elsewhere stays batched",
+    )
 
 
 def _no_view(record: OpRecord) -> KernelError:

@@ -335,6 +335,21 @@ VmapUnavailable: words::batched: vmap met an op that draws random numbers
     )
 
 
+def test_batched_tensor_that_outlives_its_vmap():
+    kept = []
+    torch.vmap(lambda x: kept.append(x) or x)(SQUARE)
+    op = custom_op("words::batched", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
+
+    assert_expected_inline(
+        message(lambda: op(kept[0])),
+        """\
+KernelError: words::batched: the op is called with a batched tensor outside of its torch.vmap
+  expected   a tensor that torch.vmap returned
+  declared   FILE.py:LINE
+  do         return the tensor from the function that is batched; what the function stores elsewhere stays batched""",
+    )
+
+
 def test_vmap_that_writes_to_one_tensor():
     assert_expected_inline(
         batched(

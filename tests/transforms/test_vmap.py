@@ -107,3 +107,28 @@ def test_a_loop_over_a_batch_is_compiled_for_every_size(fresh_compiler):
     for size in (3, 5, 7, 1):
         x = torch.rand(size, 2)
         torch.testing.assert_close(compiled(x), x.sin())
+
+
+@each("way", ["rule", "reference", "loop"])
+def test_a_batched_tensor_outside_of_its_vmap_raises_and_does_not_crash(way):
+    kept = []
+    vmap(lambda x: kept.append(x) or x)(torch.ones(2, 3))
+    op = custom_op(
+        "vmap::outside", lambda x: x * 2, schema="(Tensor x) -> Tensor", reference=way == "reference", replace=True
+    )
+    if way == "rule":
+        op.register_vmap(lambda info, in_dims, x: (x * 2, in_dims[0]))
+
+    with pytest.raises(KernelError, match=r"outside of its torch\.vmap"):
+        op(kept[0])
+
+
+def test_a_vmap_rule_that_calls_an_op_on_a_tensor_that_is_still_batched_raises_and_does_not_crash():
+    inner = custom_op("vmap::inner", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
+    inner.register_vmap(lambda info, in_dims, x: (x * 2, in_dims[0]))
+    outer = custom_op("vmap::outer", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
+    kept = []
+    outer.register_vmap(lambda info, in_dims, x: (inner(kept[0]), in_dims[0]))
+
+    with pytest.raises(KernelError, match=r"outside of its torch\.vmap"):
+        vmap(lambda x: kept.append(x) or outer(x))(torch.ones(2, 3))
