@@ -25,6 +25,7 @@ from custom_autograd.values.tensors import tensors_in
 Values = Mapping[str, Any]
 """The arguments of a call by name, in the form of users (Any: tensors, or whatever else has a shape)."""
 
+LONGEST_TEXT = 1_000  # characters of a line in a message
 MOST = 256
 """How many lines are kept of a function; the oldest is forgotten."""
 
@@ -120,12 +121,13 @@ class DescribedOp:
             raise origin.error(kind, problem, found=error.found, do=do) from None
         except LineMismatch as error:
             problem = f"the line of shapes does not fit the op: {error.problem}"
-            raise origin.error(kind, problem, expected=error.expected, found=text, do=error.do) from None
-        found = line, numbers_of(line, self.declaration.schema)
-        self._lines[text] = found
+            found = text if len(text) < LONGEST_TEXT else f"{text[:80]}..., {len(text):,} characters"
+            raise origin.error(kind, problem, expected=error.expected, found=found, do=error.do) from None
+        parsed = line, numbers_of(line, self.declaration.schema)
+        self._lines[text] = parsed
         if len(self._lines) > MOST:
             self._lines.popitem(last=False)
-        return found
+        return parsed
 
 
 def shapes_of(value: Any) -> tuple[Shape, ...]:  # Any: a tensor, a list of tensors, None, or something with a shape

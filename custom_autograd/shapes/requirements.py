@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.notation import Item, Line
 
 INTEGERS = ("int", "SymInt")
+MOST_DIMS = 1_000
+"""Dimensions of a tensor in a line; a function may write more of them for an argument that is wrong."""
 
 
 class LineMismatch(Exception):  # noqa: N818 - it becomes an error of the op
@@ -41,6 +44,14 @@ def check_line(line: Line, schema: Schema) -> None:
     """Check that a line fits an op."""
     arguments = {argument.name: argument for argument in schema.tensor_arguments}
     outputs = {output.name: output for output in schema.fresh_outputs}
+    for item in (*line.inputs, *line.outputs):
+        if len(item.dims) > MOST_DIMS:
+            problem = f"'{item.name}' has {len(item.dims):,} dimensions in the line"
+            raise LineMismatch(
+                problem,
+                f"at most {MOST_DIMS:,}",
+                "look at the function that returns it, and at the arguments that it is called with",
+            )
     _check_names("input", line.inputs, list(arguments), [a.name for a in schema.arguments], line)
     _check_names("output", line.outputs, list(outputs), [], line)
     for item in line.inputs:
@@ -61,8 +72,8 @@ def _check_cuts(line: Line, schema: Schema) -> None:
             problem = f"the dimension '{name}' is an argument of the op, whose value is not that of a slice"
             raise LineMismatch(problem, do=f"write [{name}]: it cannot be cut")
     for item in (*line.inputs, *line.outputs):
-        names = [name for dim in item.dims for name in dim.names]
-        twice = next((name for name in names if names.count(name) > 1 and name not in line.along), None)
+        counts = Counter(name for dim in item.dims for name in dim.names)
+        twice = next((name for name, count in counts.items() if count > 1 and name not in line.along), None)
         if twice is not None:
             problem = f"'{item.name}' has the dimension '{twice}' twice: slices would be blocks on a diagonal"
             raise LineMismatch(problem, do=f"write [{twice}]: it cannot be cut")

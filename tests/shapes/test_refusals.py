@@ -1,17 +1,19 @@
 """The same wrong sizes are refused with ShapeError, whichever way a call takes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
-from custom_autograd.core.errors import ShapeError
+from custom_autograd.core.errors import RegistrationError, ShapeError
 
 
 @custom_op("shapes_refusals::norm", shapes="x: *b [d], weight: [d] -> output: *b [d]", reference=True)
@@ -113,7 +115,7 @@ def test_python_calls_refuse_as_native_ones_do():
     tests = Path(__file__).parents[1]
     program = (
         "import test_refusals as t\n"
-        "from custom_autograd.core.errors import ShapeError\n"
+        "from custom_autograd.core.errors import RegistrationError, ShapeError\n"
         "for case in t.CASES:\n"
         "    op, good, bad = case.values\n"
         "    for _ in range(3): op(*good)\n"
@@ -164,3 +166,33 @@ def test_a_line_that_depends_on_sizes_is_asked_for_in_each_call():
     by_size(torch.ones(3), torch.ones(5))
     with pytest.raises(ShapeError, match="'y' must be"):
         by_size(torch.ones(4), torch.ones(5))
+
+
+@custom_op("shapes_refusals::by_axis")
+def by_axis(x: Tensor, axis: int) -> Tensor:
+    return x * 2
+
+
+@by_axis.register_shapes
+def _(axis):
+    dims = " ".join([*(f"a{i}" for i in range(axis)), "c", "*b"])
+    return f"x: {dims} -> output: {dims}"
+
+
+def test_a_line_of_thousands_of_dimensions_is_refused_at_once():
+    """Its names are counted in one pass: one pass for each name took half an hour for 130,000 of them."""
+    assert torch.equal(2 * torch.ones(2, 3), by_axis(torch.ones(2, 3), 1))
+    with pytest.raises(ShapeError, match="'x' must be"):
+        by_axis(torch.ones(2, 3), 900)
+    with pytest.raises(RegistrationError) as info:
+        by_axis(torch.ones(2, 3), 131_071)
+    assert_expected_inline(
+        re.sub(r"\S+\.py:\d+", "HERE", str(info.value)),
+        """\
+shapes_refusals::by_axis: the line of shapes does not fit the op: 'x' has 131,073 dimensions in the line
+  expected   at most 1,000
+  found      x: a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21..., 1,874,939 characters
+  rule       HERE, shapes
+  declared   HERE
+  do         look at the function that returns it, and at the arguments that it is called with""",
+    )
