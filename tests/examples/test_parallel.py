@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import distributed
 
+from slow_cases import nightly_but
+
 pytestmark = [
     pytest.mark.multi_rank,
     pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed"),
@@ -20,8 +22,7 @@ TENSORS = {"fsdp_tp": 39, "1f1b": 19, "zero_bubble": 19, "zbv": 21}
 LOST = ("zero_bubble", "zbv") if torch.__version__.startswith(("2.11.", "2.12.")) else ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", TENSORS)
+@pytest.mark.parametrize("layout", nightly_but({"fsdp_tp", "1f1b"}.__contains__, TENSORS))
 def test_a_layout_gives_the_loss_and_the_gradients_of_one_process(layout):
     if layout in LOST:
         pytest.skip("torch up to 2.12 loses the nodes of autograd.Functions between the passes of a stage")
