@@ -221,7 +221,7 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
 
 @cache
 def _this_process() -> str:
-    """Return a text that no other process has: drawn when it is first needed, so that forked children differ too."""
+    """Return a text of this process, drawn when it is first needed; children that fork later have the same."""
     return os.urandom(8).hex()
 
 

@@ -83,10 +83,9 @@ OURS = __name__.partition(".")[0]
 
 def unwrap(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
     """Return the function behind wrappers, partials, bound methods and callable objects."""
-    while type(function) is not FunctionType or hasattr(function, "__wrapped__"):
-        inner = _inner(function)
-        if not callable(inner):
-            break
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+        return function
+    while callable(inner := _inner(function)):
         function = inner
     return function
 
