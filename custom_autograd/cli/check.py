@@ -26,6 +26,7 @@ from custom_autograd.cli.options import (
     show_report,
     write_report,
 )
+from custom_autograd.cli.stopping import exit_code, stopped_by
 
 if TYPE_CHECKING:
     from custom_autograd.cli.selection import Selection
@@ -94,7 +95,7 @@ def _add_options_of_samples(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify every target; return 0 without findings, 1 with some, or 130 after Ctrl-C, with the findings so far.
+    """Verify every target; return 0 without findings, 1 with some; 130 or 143 with those so far after a signal.
 
     Raises:
         CheckError: a target, a check, a device or a dtype is unknown, or no op has samples.
@@ -130,17 +131,17 @@ def _check(arguments: argparse.Namespace, checks: "tuple[Check, ...]", selection
                 result = replace(result, status="skipped")
             shown(op, check, result)
 
-        found, is_complete = _verify(arguments, own, cases, checks, advance)
-    origin = _origin(arguments, selection, checks, is_complete=is_complete)
+        found, ended = _verify(arguments, own, cases, checks, advance)
+    origin = _origin(arguments, selection, checks, is_complete=ended is None)
     results = (*found.results, *results_without_samples(own), *selection.results_of(arguments.shard))
     report = acceptance.accept(Report(results, found.sources, origin), accepted)
     write_report(report, arguments)
     show_report(report, arguments)
     if arguments.shard is not None and not arguments.quiet:
         print(f"shard {arguments.shard}: {len(origin.own_ops()) or 'none'} of {len(origin.ops)} ops")
-    if not is_complete:
-        print("custom-autograd: stopped by Ctrl-C; this is what was found until then", file=sys.stderr)
-        return INTERRUPTED
+    if ended is not None:
+        print(f"custom-autograd: {stopped_by(ended)}; this is what was found until then", file=sys.stderr)
+        return exit_code(ended)
     return 0 if report.ok else 1
 
 
@@ -199,8 +200,8 @@ def _verify(
     cases: "list[Case]",
     checks: "Sequence[Check]",
     advance: "Advance",
-) -> "tuple[Report, bool]":
-    """Return the report, and whether it is complete: by ranks, by processes, or by this one."""
+) -> "tuple[Report, KeyboardInterrupt | None]":
+    """Return the report, and what ended it early: by ranks, by processes, or by this one."""
     from custom_autograd.cli.workers import Workers, tasks_of, verify_on_ranks  # imports torch
 
     if arguments.ranks is not None:
@@ -211,14 +212,14 @@ def _verify(
     workers = Workers(tasks, arguments.processes, advance)
     try:
         workers.run()
-    except KeyboardInterrupt:
-        return workers.report(), False
-    return workers.report(), True
+    except KeyboardInterrupt as error:
+        return workers.report(), error
+    return workers.report(), None
 
 
 def _verify_here(
     seed: int, cases: "list[Case]", checks: "Sequence[Check]", advance: "Advance"
-) -> "tuple[Report, bool]":
+) -> "tuple[Report, KeyboardInterrupt | None]":
     from custom_autograd.verification.harness import runner  # imports torch
     from custom_autograd.verification.processes.running import loud  # imports torch
     from custom_autograd.verification.report import Report  # imports torch
@@ -234,13 +235,9 @@ def _verify_here(
 
     try:
         with loud():
-            return runner.run(cases, checks, seed=seed, on_result=keep, on_start=begin), True
-    except KeyboardInterrupt:
-        return Report(tuple(found)), False
-
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
+            return runner.run(cases, checks, seed=seed, on_result=keep, on_start=begin), None
+    except KeyboardInterrupt as error:
+        return Report(tuple(found)), error
 
 
 def configure_report(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from custom_autograd import __version__
 from custom_autograd.cli import bench, build, check, migrate, mutate, native, new, show
+from custom_autograd.cli.stopping import exit_code, sigterm_raises, stopped_by
 
 USAGE = 2
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of the process by default.
 
     Returns:
-        0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C.
+        0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C, 143 after SIGTERM.
     """
     parser = build_parser()
     arguments = parser.parse_args(argv)
@@ -60,7 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from custom_autograd.core.errors import CheckError, DeclarationError  # imports torch
 
     try:
-        code: int = arguments.run(arguments)
+        with sigterm_raises():
+            code: int = arguments.run(arguments)
     except (CheckError, DeclarationError) as error:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return USAGE
@@ -70,9 +72,9 @@ def _run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"custom-autograd: {error.filename}: {error.strerror}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print("custom-autograd: stopped by Ctrl-C", file=sys.stderr)
-        return check.INTERRUPTED
+    except KeyboardInterrupt as error:
+        print(f"custom-autograd: {stopped_by(error)}", file=sys.stderr)
+        return exit_code(error)
     return code
 
 

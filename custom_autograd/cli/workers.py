@@ -163,8 +163,10 @@ class Workers:
         return Crash(task.op, progress, *seen, call, again, draw, len(told.lost)).result()
 
 
-def verify_on_ranks(arguments: argparse.Namespace, ops: Sequence[SelectedOp], advance: Advance) -> tuple[Report, bool]:
-    """Return the report of ops with DTensors on processes with real collectives, and whether it is complete.
+def verify_on_ranks(
+    arguments: argparse.Namespace, ops: Sequence[SelectedOp], advance: Advance
+) -> tuple[Report, KeyboardInterrupt | None]:
+    """Return the report of ops with DTensors on processes with real collectives, and what ended it early.
 
     Raises:
         CheckError: a rank died, was late, or could not begin.
@@ -180,9 +182,9 @@ def verify_on_ranks(arguments: argparse.Namespace, ops: Sequence[SelectedOp], ad
                 advance(result.op, result.check, result)
     except CheckError as error:
         raise CheckError(f"{waiting[0].op}: {error}" if waiting else str(error)) from None
-    except KeyboardInterrupt:
-        return Report(tuple(found)), False
-    return Report(tuple(found)), True
+    except KeyboardInterrupt as error:
+        return Report(tuple(found)), error
+    return Report(tuple(found)), None
 
 
 def tasks_of(arguments: argparse.Namespace, ops: Sequence[SelectedOp], checks: tuple[str, ...]) -> list[Task]:

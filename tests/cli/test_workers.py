@@ -1,4 +1,4 @@
-"""custom-autograd check -j N and Ctrl-C: the same report in the same order, and neither a crash nor a stop loses it."""
+"""custom-autograd check -j N: the same report in the same order, and neither a crash, Ctrl-C nor SIGTERM loses it."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def leaving(x):
 def interrupted_on_seven(x):
     if x.shape[0] == 7 and not SENT:  # once, as a key is pressed: a second time ends a program that is ending
         SENT.append(True)
-        os.kill({interrupted}, signal.SIGINT)
+        os.kill({interrupted}, signal.{kind})
         if {interrupted} != os.getpid():
             threading.Event().wait(600)  # its parent ends it, however busy the machine is
     return x * 2
@@ -99,7 +99,7 @@ CHECKS = ["--checks", "gradcheck"]
 
 @pytest.fixture
 def file(imports_of):
-    (imports_of / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()"))
+    (imports_of / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()", kind="SIGINT"))
     return imports_of
 
 
@@ -191,17 +191,19 @@ def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_res
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_ctrl_c_ends_with_130_and_what_was_found(file, processes):
+@pytest.mark.parametrize(("kind", "said"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_check_with_what_was_found(file, kind, said, processes):
     # With several processes the child that reaches the sample interrupts its parent, as the terminal would.
-    (file / "worker_ops.py").write_text(OPS.format(interrupted="os.getpid()" if processes == "0" else "os.getppid()"))
+    stopped = "os.getpid()" if processes == "0" else "os.getppid()"
+    (file / "worker_ops.py").write_text(OPS.format(interrupted=stopped, kind=kind))
     arguments = ["worker_ops.py:INTERRUPTED", *CHECKS, "-j", processes, "--junit", "r.xml"]
     program = [sys.executable, "-m", "custom_autograd", "check", *arguments]
     finished = subprocess.run(program, capture_output=True, text=True, check=False)
 
     cases = ElementTree.parse(file / "r.xml").getroot().findall(".//testcase")
-    assert 130 == finished.returncode
+    assert 128 + signal.Signals[kind] == finished.returncode
     lines = [line for line in finished.stderr.splitlines() if not line.startswith("checking: ")]
-    assert ["custom-autograd: stopped by Ctrl-C; this is what was found until then"] == lines
+    assert [f"custom-autograd: stopped by {said}; this is what was found until then"] == lines
     assert "gradcheck: three" in [case.get("name") for case in cases]
     assert "gradcheck: seven" not in [case.get("name") for case in cases]
 
@@ -215,11 +217,13 @@ def test_a_number_of_processes_is_a_number(capsys, number):
     assert f"a number of processes is 0 or more, not '{number}'" in capsys.readouterr().err
 
 
-def test_ctrl_c_while_targets_load_ends_with_130(imports_of, capsys):
-    (imports_of / "slow_ops.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+@pytest.mark.parametrize(("kind", "said"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_while_targets_load_ends_the_command(imports_of, capsys, kind, said):
+    (imports_of / f"slow_{kind}.py").write_text(f"import signal\nsignal.raise_signal(signal.{kind})\n")
 
-    assert 130 == main(["list", "slow_ops.py"])
-    assert "custom-autograd: stopped by Ctrl-C\n" == capsys.readouterr().err
+    assert 128 + signal.Signals[kind] == main(["list", f"slow_{kind}.py"])
+    assert f"custom-autograd: stopped by {said}\n" == capsys.readouterr().err
+    assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
 def test_a_crash_is_an_error_by_default_and_the_stack_is_kept(file, capsys):
