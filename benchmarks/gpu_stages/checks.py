@@ -47,7 +47,7 @@ def files() -> list[Path]:
 def job(stage: Stage, name: str, kind: str, reports: Path) -> Job:
     """Return the check of one file."""
     command = [sys.executable, "-m", "custom_autograd", "check", str(GALLERY / f"{name}.py"), "--device", stage.device]
-    command += ["--quiet", "--json", str(reports / f"{name}, {kind}.json")]
+    command += ["--json", str(reports / f"{name}, {kind}.json")]
     command += ["--checks", "quick"] if kind == "quick" else []
     return Job(f"{name}, {kind}", command, LIMITS[kind], {**environment(ROOT), "OMP_NUM_THREADS": "1"})
 
@@ -59,7 +59,16 @@ def outcome(path: Path, ended: Ended) -> tuple[dict[str, Any], list[dict[str, An
     except (OSError, json.JSONDecodeError):
         return {"last lines": ended.last_lines()}, ended.how
     found = list(findings_of(report))
-    return {"counts": report["counts"], "findings": dict(Counter(row["check"] for row in found))}, found
+    dearest = dict(seconds_of(report).most_common(3))
+    return {"counts": report["counts"], "findings": dict(Counter(row["check"] for row in found)), "s": dearest}, found
+
+
+def seconds_of(report: dict[str, Any]) -> Counter[str]:
+    """Return the seconds of each check, over all samples and ops of a file."""
+    seconds = Counter[str]()
+    for row in report["results"]:
+        seconds[row["check"]] += row["seconds"]
+    return Counter({name: round(value, 1) for name, value in seconds.items()})
 
 
 def findings_of(report: dict[str, Any]) -> Iterator[dict[str, Any]]:

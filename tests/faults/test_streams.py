@@ -95,4 +95,4 @@ def test_op_that_declares_to_wait_passes(op, status):
 @pytest.mark.cuda
 @needs_cuda
 def test_op_on_the_default_stream_fails():
-    assert "on a side stream: output 0[" in result_of(OnDefaultStream).message
+    assert "on a side stream: output 0[" in result_of(OnDefaultStream, device="cuda").message
