@@ -1,13 +1,14 @@
 """Checks ops in processes, so that a crash in a kernel ends one op and not the run, or as ranks.
 
-A process loads the TARGET text itself, and checks one op after another. It reports each check that begins, each
-result, and the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain
-get a new process.
+A process is a fork of this one, which has loaded torch and the ops, where that is sound; else a fresh interpreter,
+which loads the TARGET text itself. It checks one op after another, and reports each check that begins, each result, and
+the end of each op; where it dies before that, the op gets a result that says so, and the ops that remain get a new
+process.
 """
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,9 +22,19 @@ from custom_autograd.verification.harness.differentiable import with_surrogate
 from custom_autograd.verification.harness.op_files import load
 from custom_autograd.verification.harness.runner import Case
 from custom_autograd.verification.harness.targets import target_of
-from custom_autograd.verification.processes.process import Child, Ending, ParentPipe, listen, next_message, started
+from custom_autograd.verification.processes.process import (
+    CannotForkError,
+    Child,
+    Ending,
+    ParentPipe,
+    Work,
+    is_sound,
+    listen,
+    next_message,
+    started,
+)
 from custom_autograd.verification.processes.ranks import run_on_ranks, timeout
-from custom_autograd.verification.processes.running import Crash, Heard, Progress, perform
+from custom_autograd.verification.processes.running import Crash, Heard, Progress, load_for, perform
 from custom_autograd.verification.report import Report, Result
 
 
@@ -96,14 +107,17 @@ class Workers:
         self._heard = [Heard() for _ in tasks]
         self._waiting = list(range(len(tasks)))
         self._busy: dict[Child, int] = {}
+        self._may_fork = is_sound()
 
     def run(self) -> None:
         """Work until every task has ended, or an exception such as Ctrl-C; end all processes."""
+        if self._may_fork and self._tasks:
+            load_for(select_checks([name for task in self._tasks for name in task.checks]))
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:
                     while self._waiting and len(self._busy) < self._most:
-                        self._give(stack.enter_context(started(work, share=self._most)))
+                        self._give(stack.enter_context(self._child(work)))
                     found = next_message(self._busy)
                     if found is not None:
                         self._hear(*found)
@@ -114,6 +128,15 @@ class Workers:
         """Return the results so far, in the order of the tasks."""
         results = tuple(result for heard in self._heard for result in heard.results)
         return Report(results, {op: text for heard in self._heard for op, text in heard.sources.items()})
+
+    @contextlib.contextmanager
+    def _child(self, work: Work) -> Iterator[Child]:
+        with contextlib.ExitStack() as stack:
+            try:
+                child = stack.enter_context(started(work, is_forked=self._may_fork and is_sound(), share=self._most))
+            except CannotForkError:  # a thread has begun to work meanwhile
+                child = stack.enter_context(started(work, share=self._most))
+            yield child
 
     def _give(self, child: Child) -> None:
         """Send the next task to a process, or None after the last one."""
@@ -126,7 +149,10 @@ class Workers:
             self._give(child)
         elif isinstance(message, Ending):
             del self._busy[child]
-            if position >= 0:
+            if isinstance(message.error, CannotForkError):  # torch refuses a backward in a fork of this process
+                self._may_fork = False
+                self._waiting[:0] = [position] if position >= 0 else []
+            elif position >= 0:
                 heard, task = self._heard[position], self._tasks[position]
                 draw, goes_on = heard.draw, heard.lose()
                 self._keep(position, self._died(position, draw, message))
@@ -156,7 +182,7 @@ class Workers:
         progress = told.progress
         checks = (progress.check,) if progress.code else task.checks
         heard = Heard()
-        with started(replace(task, checks=checks, is_noting=True), share=self._most) as child:
+        with self._child(replace(task, checks=checks, is_noting=True)) as child:
             call = None if listen(child, heard.hear).exit_code is None else heard.call
         again = _command(task, progress)
         seen = ending.exit_code, task.seed, ending.trace

@@ -10,8 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from expecttest import assert_expected_inline
 
-from custom_autograd.cli import main
+from custom_autograd.cli import main, workers
 from custom_autograd.cli.workers import Task, Workers, _command
+from custom_autograd.verification.checks import explore
+from custom_autograd.verification.processes import process
+from custom_autograd.verification.processes.process import CannotForkError
 from custom_autograd.verification.processes.running import Progress
 
 OPS = """
@@ -114,8 +117,33 @@ def without_frames(text):
     return "\n".join(kept) + "\n"
 
 
-@pytest.mark.slow
-def test_several_processes_find_the_same_in_the_same_order(file, capsys):
+def cannot_fork():
+    raise CannotForkError("torch lost the threads of its engine")
+
+
+def fork_too_late(started):
+    """Let a thread begin to work between the question whether a fork is sound, and the fork."""
+
+    def late(work, *, is_forked=False, share):
+        if is_forked:
+            raise CannotForkError("another thread is at work")
+        return started(work, share=share)
+
+    return late
+
+
+WAYS = [
+    pytest.param(None, id="forks"),
+    pytest.param((workers, "is_sound", lambda: False), id="fresh interpreters", marks=pytest.mark.slow),
+    pytest.param((process, "_require_engine", cannot_fork), id="forks without an engine", marks=pytest.mark.slow),
+    pytest.param((workers, "started", fork_too_late(workers.started)), id="late forks", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("changed", WAYS)
+def test_several_processes_find_the_same_in_the_same_order(file, monkeypatch, changed):
+    if changed is not None:
+        monkeypatch.setattr(*changed)
     targets = ["worker_ops.py:WRONG", "worker_ops.py:RIGHT"]
     codes = [main(["check", *targets, *CHECKS, "-j", n, "--json", f"{n}.json"]) for n in ("0", "2")]
 
@@ -124,7 +152,6 @@ def test_several_processes_find_the_same_in_the_same_order(file, capsys):
     assert {"workers::wrong", "workers::right"} == {row[0] for row in rows(file / "2.json")}
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_is_an_error_of_its_op_and_what_remains_gets_another(file, capsys):
     code = main(["check", *(f"worker_ops.py:{name}" for name in ("KILLED", "LEAVING", "RIGHT")), *CHECKS, "-j", "2"])
 
@@ -152,10 +179,9 @@ workers::right: 2 passed
 
 
 @pytest.mark.slow
-def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(file, capsys):
-    main(
-        ["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,gradcheck", "-j", "1", "--json", "found.json"]
-    )
+def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(file, monkeypatch):
+    monkeypatch.setattr(explore, "SECONDS", 5.0)
+    main(["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,gradcheck", "--json", "found.json"])
 
     found = rows(file / "found.json")
     kinds = [(check, status) for _, check, sample, status, _ in found if sample == "three"]
@@ -165,7 +191,6 @@ def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(f
     assert "size 3 -> 256: output 0[" in wrong
 
 
-@pytest.mark.slow
 def test_a_device_that_fails_is_an_error_of_its_op_and_what_remains_gets_another_process(file, capsys):
     main(["check", "worker_ops.py:BREAKING", "worker_ops.py:RIGHT", *CHECKS, "--json", "found.json"])
 
@@ -175,14 +200,13 @@ def test_a_device_that_fails_is_an_error_of_its_op_and_what_remains_gets_another
     assert "RuntimeError: device-side assert triggered" in message
 
 
-@pytest.mark.slow
 def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_result(file):
     told = []
     texts = ["nowhere.py:op", "worker_ops.py:RIGHT"]
     tasks = [Task(text, 0, text, ("gradcheck",), "cpu", None, 0) for text in texts]
-    workers = Workers(tasks, 1, lambda op, check, result: told.append((check, result)))
-    workers.run()
-    found = workers.report().results
+    checking = Workers(tasks, 1, lambda op, check, result: told.append((check, result)))
+    checking.run()
+    found = checking.report().results
 
     assert ["error", "passed", "passed"] == [result.status for result in found]
     assert "nowhere.py: there is no such file" == found[0].message
@@ -273,7 +297,6 @@ def samples(make):
 """
 
 
-@pytest.mark.slow
 def test_the_command_that_reproduces_a_crash_names_one_op_of_a_file_with_several(imports_of, capsys):
     (imports_of / "several_ops.py").write_text(SEVERAL)
     main(["check", "several_ops.py", "--checks", "determinism"])

@@ -163,11 +163,16 @@ def run(case: runner.Case, checks: Sequence[Check], *, seed: int = 0) -> Report:
         stack of Python on standard error.
     """
     if is_sound():
-        verification.load_for({check.group for check in checks} | {check.name for check in checks})
+        load_for(checks)
         with contextlib.suppress(CannotForkError):
             return _run_forked(case, checks, seed)
     with loud():
         return runner.run([case], checks, seed=seed)
+
+
+def load_for(checks: Sequence[Check]) -> None:
+    """Load the parts of torch that the checks need, which each fork of this process would load again."""
+    verification.load_for({check.group for check in checks} | {check.name for check in checks})
 
 
 def perform(
