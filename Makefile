@@ -23,11 +23,12 @@ CORE = $(addprefix tests/,arguments autograd calls capabilities core dispatch dr
 .PHONY: demo test test-all test-core core near contexts sanitize coverage check docs versions dist gpu
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/installed
+# The ops of a language model, and the model: what a newcomer sees first needs no more packages than that.
+OF_THE_MODEL = $(patsubst %,examples/gallery/%.py,rms_norm rope softmax_cross_entropy)
+demo: $(VENV)/demo
 	mkdir -p $(BUILD)/demo
-	$(BIN)/custom-autograd check examples/gallery -j 2 --checks quick --explore 1s --html $(BUILD)/demo/gallery.html
-	$(BIN)/python benchmarks/measure_gallery.py rms_norm rope flash_attention --without compiled --seconds 1 --out $(BUILD)/demo
-	$(BIN)/python examples/language_model/train.py --output $(BUILD)/demo
+	$(BIN)/custom-autograd check $(OF_THE_MODEL) -j 2 --checks quick --explore 1s --html $(BUILD)/demo/ops.html
+	$(BIN)/python examples/language_model/train.py --steps 200 --output $(BUILD)/demo
 
 # One thread for each worker: the workers share the cores among themselves. Neighbouring tests share what they build.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -117,8 +118,10 @@ $(BUILD)/gallery-checks.json: $(VENV)/installed $(shell find examples/gallery cu
 	mkdir -p $(BUILD)
 	$(BIN)/custom-autograd check examples/gallery -j 2 --explore 1s --quiet --json $@
 
-$(VENV)/installed: pyproject.toml constraints.txt requirements-newest.txt
+$(VENV)/demo: EXTRA = demo
+$(VENV)/installed: EXTRA = lint
+$(VENV)/demo $(VENV)/installed: pyproject.toml constraints.txt requirements-newest.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	{ $(PINS); } > $(VENV)/constraints.txt
-	$(INSTALL) -e ".[lint]"
+	$(INSTALL) -e ".[$(EXTRA)]"
 	touch $@
