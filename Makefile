@@ -28,7 +28,7 @@ OF_THE_MODEL = $(patsubst %,examples/gallery/%.py,rms_norm rope softmax_cross_en
 demo: $(VENV)/demo
 	mkdir -p $(BUILD)/demo
 	$(BIN)/custom-autograd check $(OF_THE_MODEL) -j 2 --checks quick --explore 1s --html $(BUILD)/demo/ops.html
-	$(BIN)/python examples/language_model/train.py --steps 200 --output $(BUILD)/demo
+	$(BIN)/python examples/language_model/train.py --steps 300 --output $(BUILD)/demo
 
 # One thread for each worker: the workers share the cores among themselves. Neighbouring tests share what they build.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
