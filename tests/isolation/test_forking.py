@@ -105,6 +105,37 @@ print(run_forked(compute, print).exit_code)
     assert ["432000000.0", "432000000.0", "None"] == finished.stdout.split(), finished.stderr
 
 
+def test_no_process_forks_once_numba_has_threads_of_openmp():
+    """Numba ends a fork that runs a parallel kernel by SIGTERM: "fork() called from a process using GNU OpenMP"."""
+    program = """
+import numba, numpy
+from custom_autograd.verification.processes.process import is_sound
+numba.config.THREADING_LAYER = "omp"
+
+@numba.njit(parallel=True)
+def fill(out):
+    for i in numba.prange(out.shape[0]):
+        out[i] = i
+
+print(is_sound())
+fill(numpy.empty(10))
+print(is_sound())
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=280)
+
+    assert ["True", "False"] == finished.stdout.split(), finished.stderr
+
+
+def test_sigterm_ends_a_child_whatever_the_parent_does_then():
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        ending = run_forked(lambda tell: os.kill(os.getpid(), signal.SIGTERM), print)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert -signal.SIGTERM == ending.exit_code
+
+
 def test_a_child_is_ended_when_the_parent_stops_listening():
     pids = []
 

@@ -1,7 +1,7 @@
 """Processes that work for this one: forked where that is sound, or fresh interpreters.
 
 A fork copies one thread, and the locks that the others hold. A process is forked only if
-- it runs on Linux, no accelerator has been initialised, and no library that forbids it is loaded;
+- it runs on Linux, no accelerator has been initialised, and no library is at work that forbids it;
 - every other thread of Python waits in the standard library, so that it holds no lock of torch's;
 - no mode of torch is active, because modes belong to a thread, and no debugger or tracer is.
 A new thread forks, and is the main thread of the child: the threads of libgomp belong to the thread that started them,
@@ -184,11 +184,19 @@ def is_sound() -> bool:
     """Return True if a forked process can do the same work as this one."""
     if sys.platform != "linux" or sys.gettrace() is not None or any(name in sys.modules for name in UNSAFE):
         return False
-    if multiprocessing.current_process().daemon:  # which may not have children
+    if multiprocessing.current_process().daemon or _has_threads_of_numba():  # the first may not have children
         return False
     has_modes = guards.torch_function_modes() or guards.torch_dispatch_modes() or torch.is_inference_mode_enabled()
     has_modes = has_modes or torch.is_autocast_enabled("cpu")
     return not has_modes and not accelerators_in_use() and all(map(_is_waiting, _other_threads()))
+
+
+def _has_threads_of_numba() -> bool:
+    """Return True if a parallel kernel of Numba has run on OpenMP, which ends every fork that runs another one."""
+    layer = getattr(sys.modules.get("numba"), "threading_layer", None)
+    with contextlib.suppress(ValueError):  # none has run
+        return layer is not None and layer() == "omp"
+    return False
 
 
 def _fork(process: BaseProcess) -> None:
@@ -214,6 +222,7 @@ def _fork(process: BaseProcess) -> None:
 def _be_child(work: Work, pipe: Connection, trace: Path, threads: int, is_forked: bool) -> NoReturn:
     """Do the work and end, without what the parent does at its own end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C ends
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # of the command line it raises
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with trace.open("w", encoding="utf-8") as stream:
         faulthandler.enable(file=stream, all_threads=False)
