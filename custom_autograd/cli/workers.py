@@ -8,7 +8,7 @@ process.
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,17 +107,17 @@ class Workers:
         self._heard = [Heard() for _ in tasks]
         self._waiting = list(range(len(tasks)))
         self._busy: dict[Child, int] = {}
-        self._may_fork = is_sound()
+        self._may_fork = True  # until torch refuses a backward in a fork
 
     def run(self) -> None:
         """Work until every task has ended, or an exception such as Ctrl-C; end all processes."""
-        if self._may_fork and self._tasks:
+        if self._tasks and is_sound():
             load_for(select_checks([name for task in self._tasks for name in task.checks]))
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:
                     while self._waiting and len(self._busy) < self._most:
-                        self._give(stack.enter_context(self._child(work)))
+                        self._give(self._start(work, stack))
                     found = next_message(self._busy)
                     if found is not None:
                         self._hear(*found)
@@ -129,14 +129,12 @@ class Workers:
         results = tuple(result for heard in self._heard for result in heard.results)
         return Report(results, {op: text for heard in self._heard for op, text in heard.sources.items()})
 
-    @contextlib.contextmanager
-    def _child(self, work: Work) -> Iterator[Child]:
-        with contextlib.ExitStack() as stack:
-            try:
-                child = stack.enter_context(started(work, is_forked=self._may_fork and is_sound(), share=self._most))
-            except CannotForkError:  # a thread has begun to work meanwhile
-                child = stack.enter_context(started(work, share=self._most))
-            yield child
+    def _start(self, work: Work, stack: contextlib.ExitStack) -> Child:
+        """Return a process, which ends with the stack."""
+        if self._may_fork and is_sound():
+            with contextlib.suppress(CannotForkError):  # a thread has begun to work meanwhile
+                return stack.enter_context(started(work, is_forked=True, share=self._most))
+        return stack.enter_context(started(work, share=self._most))
 
     def _give(self, child: Child) -> None:
         """Send the next task to a process, or None after the last one."""
@@ -149,7 +147,7 @@ class Workers:
             self._give(child)
         elif isinstance(message, Ending):
             del self._busy[child]
-            if isinstance(message.error, CannotForkError):  # torch refuses a backward in a fork of this process
+            if isinstance(message.error, CannotForkError):
                 self._may_fork = False
                 self._waiting[:0] = [position] if position >= 0 else []
             elif position >= 0:
@@ -182,7 +180,8 @@ class Workers:
         progress = told.progress
         checks = (progress.check,) if progress.code else task.checks
         heard = Heard()
-        with self._child(replace(task, checks=checks, is_noting=True)) as child:
+        with contextlib.ExitStack() as stack:
+            child = self._start(replace(task, checks=checks, is_noting=True), stack)
             call = None if listen(child, heard.hear).exit_code is None else heard.call
         again = _command(task, progress)
         seen = ending.exit_code, task.seed, ending.trace
