@@ -53,22 +53,14 @@ def job(stage: Stage, name: str, kind: str, reports: Path) -> Job:
 
 
 def outcome(path: Path, ended: Ended) -> tuple[dict[str, Any], list[dict[str, Any]] | str]:
-    """Return counts, and what does not pass; of a check that wrote no report, its last lines and how it ended."""
+    """Return counts, what does not pass and the last lines; without a report, the last lines and how it ended."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
         return {"last lines": ended.last_lines()}, ended.how
     found = list(findings_of(report))
-    dearest = dict(seconds_of(report).most_common(3))
-    return {"counts": report["counts"], "findings": dict(Counter(row["check"] for row in found)), "s": dearest}, found
-
-
-def seconds_of(report: dict[str, Any]) -> Counter[str]:
-    """Return the seconds of each check, over all samples and ops of a file."""
-    seconds = Counter[str]()
-    for row in report["results"]:
-        seconds[row["check"]] += row["seconds"]
-    return Counter({name: round(value, 1) for name, value in seconds.items()})
+    counted = dict(Counter(row["check"] for row in found))
+    return {"counts": report["counts"], "findings": counted, "last lines": ended.last_lines(2)}, found
 
 
 def findings_of(report: dict[str, Any]) -> Iterator[dict[str, Any]]:
