@@ -110,6 +110,8 @@ def differences(draw):
 
 @given(differences(), st.sampled_from([1e-7, 1e-5, 1e-2]))
 @example((tensor_of([100.0001]), tensor_of([-100])), 1e-7)  # a flipped sign, but for a millionth
+@example((tensor_of([1e-9, 0]), tensor_of([2.6254e-47, 9.1408e-77])), 1e-7)  # a factor of 4e37
+@example((tensor_of([4e-31, 0]), tensor_of([1e-40, 7e-41])), 1e-7)  # all differences are negligible
 def test_a_claim_applied_to_what_is_expected_gives_what_is_found(pair, relative):
     found, expected = pair
     cause = find_cause(found, expected, relative=relative)

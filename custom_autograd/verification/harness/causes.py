@@ -89,8 +89,11 @@ class Cause(str):
     def _bound(self, measured: Measured) -> Tensor:
         if self.claim == "precision":
             return abs(self.number) * measured.expected.abs().clamp(min=LEAST_ROUNDED * measured.scale())
-        sizes = measured.expected.abs() if self.claim != "offset" else 1 + 0 * measured.expected.abs()
-        return measured.relative * measured.scale() + 2 * self.relative * abs(self.number) * sizes
+        size = abs(self.number)
+        if self.claim == "offset":
+            return measured.relative * measured.scale() + 2 * self.relative * size + 0 * measured.expected.abs()
+        rest = measured.relative * measured.scale() * max(1.0, size) + NEGLIGIBLE
+        return rest + 2 * self.relative * size * measured.expected.abs()
 
 
 def make_claim(text: str, claim: Claim, number: complex, relative: float) -> Cause:
@@ -117,7 +120,7 @@ def choose_cause(causes: Sequence[str]) -> str:
 
 def _differing_factors(causes: Sequence[str]) -> str:
     """Return the factors, if each finding with numbers that are not to be zero has one; empty otherwise."""
-    compared = [cause for cause in causes if isinstance(cause, Cause) and not _is_of_zeros(cause)]
+    compared = [x for x in causes if isinstance(x, Cause) and (x.measured is None or x.measured.scale() > 0)]
     if not compared or any(cause.claim not in ("factor", "mean") for cause in compared):
         return ""
     numbers = [complex(cause.number) for cause in compared]
@@ -125,20 +128,17 @@ def _differing_factors(causes: Sequence[str]) -> str:
     return f"a factor that differs: {', '.join(texts[:MOST_FACTORS])}" + (", ..." if len(texts) > MOST_FACTORS else "")
 
 
-def _is_of_zeros(cause: Cause) -> bool:
-    return cause.measured is not None and cause.measured.scale() == 0
-
-
 MOST_FACTORS = 4
 """Factors that a cause lists."""
+
+NEGLIGIBLE = 1e-30
+"""A difference that is smaller is none, whatever the numbers are: the smallest have no precision left."""
 
 LEAST_ROUNDED = 1e-3
 """Elements that are smaller than this, relative to the largest, are what is left where terms cancel."""
 
-
 CLOSE = 1e-5
 """How near an explanation has to come, relative to the largest element; rounding in float32 stays below."""
-
 
 BLOCK = 16
 """Kernels work in blocks of multiples of this: a tail that begins elsewhere, and is most of a tensor, is none."""
@@ -202,7 +202,7 @@ def _is_near(one: Tensor, other: Tensor, relative: float) -> bool:
     if one.shape != other.shape or not one.numel():
         return False
     scale = float(other.abs().nan_to_num(nan=0.0, posinf=0.0).max())
-    return bool(((one - other).abs() <= relative * scale + 1e-30).all())
+    return bool(((one - other).abs() <= relative * scale + NEGLIGIBLE).all())
 
 
 def _of_shapes(found: Tensor, expected: Tensor, relative: float) -> str:
@@ -258,7 +258,7 @@ def _ratio(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
 def _is_multiple(found: Tensor, expected: Tensor, relative: float) -> bool:
     """Return True if each element is near, relative to itself, but for what cancels in a sum of larger terms."""
     scale = float(expected.abs().max())
-    return bool(((found - expected).abs() <= relative * (expected.abs() + 0.1 * scale) + 1e-30).all())
+    return bool(((found - expected).abs() <= relative * (expected.abs() + 0.1 * scale) + NEGLIGIBLE).all())
 
 
 def _is_varied(values: Tensor, relative: float) -> bool:
@@ -333,7 +333,7 @@ def _part(found: Tensor, expected: Tensor, relative: float) -> Iterator[Cause]:
     """Yield that only some elements are wrong: a tail, one slice, everything from an index on."""
     same = (found == expected) | (found.isnan() & expected.isnan())
     scale = float(expected.abs().nan_to_num(nan=0.0, posinf=0.0).max())
-    wrong = ~same & ~((found - expected).abs() <= relative * scale + 1e-30)
+    wrong = ~same & ~((found - expected).abs() <= relative * scale + NEGLIGIBLE)
     number, total = int(wrong.sum()), wrong.numel()
     if not 0 < number < total:
         return
