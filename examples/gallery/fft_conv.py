@@ -5,8 +5,7 @@
 
 Dtypes: all float64, float32, bfloat16 or float16; spectra are complex128 for float64, else complex64.
 The filter's spectrum is not saved: it is one transform of the 3 · batch + 2 of a backward, and twice its memory.
-The length is not cut across ranks: every output needs all positions before it, so DTensors that are cut along it are
-redistributed. Cut the channels instead, for which nothing is sent.
+The length is not cut across ranks, as every output needs all positions before it: cut the channels instead.
 Source: Poli et al. 2023, "Hyena Hierarchy", section 2; Gu et al. 2022, "Efficiently Modeling Long Sequences with
 Structured State Spaces", section 3. The adjoint of a product with a spectrum is the product with its conjugate.
 """
@@ -127,6 +126,10 @@ def _(tangent_u, tangent_filter, tangent_skip, u, filter, skip):
     terms += [] if tangent_filter is None else [fft_conv(u, tangent_filter)]
     terms += [] if tangent_skip is None else [tangent_skip.unsqueeze(1) * u]
     return sum(terms[1:], terms[0])
+
+
+for device_type in ("cpu", "cuda"):
+    fft_conv.register_autocast(device_type, "promote")
 
 
 @fft_conv.register_samples

@@ -111,8 +111,8 @@ def _(grad_out, grad_lse, q, k, v, bias, out, lse, scale, causal):
     return backward.flash_attention_bias_grad(grad_out, q, k, v, bias, lse, delta, scale, causal)
 
 
-for device_type in ("cpu", "cuda"):  # products in bfloat16 would make lse bfloat16
-    flash_attention.register_autocast(device_type, "keep")
+for device_type in ("cpu", "cuda"):
+    flash_attention.register_autocast(device_type, "lower")  # as scaled_dot_product_attention
 
 
 @flash_attention.register_samples

@@ -106,8 +106,8 @@ def _(grad_out, grad_lse, q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, scale, 
     )
 
 
-for device_type in ("cpu", "cuda"):  # products in bfloat16 would make lse bfloat16
-    flash_attention_varlen.register_autocast(device_type, "keep")
+for device_type in ("cpu", "cuda"):
+    flash_attention_varlen.register_autocast(device_type, "lower")  # as scaled_dot_product_attention
 
 
 @flash_attention_varlen.register_samples

@@ -117,17 +117,16 @@ def _(gate, up, out_grad, is_silu):
 
 def register(op: CustomOp, is_silu: bool) -> None:
     """All that the two units share."""
-
-    @op.register_kernel("cpu", name="cpp", layouts="contiguous_rows")
-    def _(gate, up):
-        return gated_cpp(*rows(gate, up), is_silu).view(gate.shape)
-
-    @op.register_kernel("cuda", name="triton", layouts="contiguous_rows")
-    def _(gate, up):
-        return launch(gate, up, None, is_silu)[0]
+    compiled = op.register_kernel("cpu", name="cpp", layouts="contiguous_rows")
+    compiled(lambda gate, up: gated_cpp(*rows(gate, up), is_silu).view(gate.shape))
+    launched = op.register_kernel("cuda", name="triton", layouts="contiguous_rows")
+    launched(lambda gate, up: launch(gate, up, None, is_silu)[0])
 
     # What is saved are the inputs: the activation is computed again.
     op.register_backward(lambda grad, gate, up: gated_unit_grad(gate, up, grad, is_silu))
+
+    for device_type in ("cpu", "cuda"):
+        op.register_autocast(device_type, "promote")  # as a product of two tensors
 
     @op.register_samples
     def _(make: Callable[..., Tensor]) -> Iterator[Sample]:

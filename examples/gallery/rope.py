@@ -96,13 +96,13 @@ def _(grad, cos, sin):
 
 # Learned angles need x; it is saved only if they require a gradient.
 @rope.register_grad("cos", "sin")
-def _(grad, x, cos):
+def _(grad, x, cos, meta):
     wide = torch.promote_types(x.dtype, torch.float32)
     low, high = x.to(wide).chunk(2, dim=-1)
     grad_low, grad_high = grad.to(wide).chunk(2, dim=-1)
     grad_cos = (grad_low * low + grad_high * high).sum_to_size(cos.shape)
     grad_sin = (grad_high * low - grad_low * high).sum_to_size(cos.shape)
-    return grad_cos.to(cos.dtype), grad_sin.to(cos.dtype)
+    return grad_cos.to(cos.dtype), grad_sin.to(meta.sin.dtype)
 
 
 # Linear in x and in each table: one term for each that has a tangent.

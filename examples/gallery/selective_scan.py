@@ -118,6 +118,11 @@ def make_inputs(make: Callable[..., Tensor], batch: int, channels: int, length: 
     return make(*by_step), make(*by_step, low=0.1, high=1.0), rates, make(*by_state), make(*by_state)
 
 
+IN_ONE_DTYPE = ("u", "delta", "B", "C", "z")
+for device_type in ("cpu", "cuda"):
+    selective_scan.register_autocast(device_type, dict.fromkeys(IN_ONE_DTYPE, "promote"))
+
+
 @selective_scan.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     yield Sample(*make_inputs(make, 2, 3, 4, 2))

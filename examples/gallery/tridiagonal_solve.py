@@ -132,6 +132,10 @@ def _(info, in_dims, lower, diagonal, upper, rhs):
     return tridiagonal_solve(*systems), 0
 
 
+for device_type in ("cpu", "cuda"):
+    tridiagonal_solve.register_autocast(device_type, "promote")
+
+
 @tridiagonal_solve.register_samples
 def _(make: Callable[..., Tensor]) -> Iterator[Sample]:
     for shape in ((3, 5), (2, 2, 4), (3, 1), (0, 3), (2, 0)):
