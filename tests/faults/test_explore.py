@@ -1,10 +1,13 @@
 """The check `explore` fails an op that is wrong where no sample is, and names the smallest change that shows it."""
 
+import ctypes
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
+from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.autograd import Function
 
@@ -192,3 +195,61 @@ def test_a_tensor_that_is_left_out_is_named():
     result = result_of(shifted, samples=lambda make: [Sample(make(4, 3), make(3))])
 
     assert result.message.startswith("without 'bias', as given: output 0[")
+
+
+def rows_of(make):
+    yield Sample(make(4, 8), make(8))
+
+
+@custom_op("faults_explore::weighted", reference=True)
+def weighted(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+@weighted.register_kernel("cpu", name="raw")
+def _(x, weight):
+    dtype = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}.get(x.dtype)
+    if dtype is None or x.numel() == 0 or weight.shape != x.shape[-1:]:
+        return x * weight
+    numbers = weight.contiguous()
+    begin = ctypes.cast(numbers.data_ptr(), ctypes.POINTER(dtype))
+    read = [begin[i] for i in range(numbers.nbytes // x.element_size())]  # as if it had the dtype of x
+    read += [0.0] * (weight.numel() - len(read))
+    return x * x.new_tensor(read[: weight.numel()])
+
+
+def test_a_kernel_that_reads_one_tensor_in_the_dtype_of_another_is_found():
+    result = result_of(weighted, samples=rows_of)
+
+    assert re.match(r"'(x|weight)' in (float64|bfloat16): output 0\[", result.message), result.message
+
+
+@custom_op("faults_explore::of_one_dtype", reference=True)
+def of_one_dtype(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+of_one_dtype.register_fake(lambda x, weight: torch.empty_like(x))
+
+
+def test_a_fake_kernel_that_knows_the_dtype_of_one_tensor_is_found():
+    result = result_of(of_one_dtype, samples=rows_of)
+
+    assert_expected_inline(
+        result.message.partition("\n")[0],
+        """'x' in bfloat16: output 0: the fake kernel gives dtype torch.bfloat16, the real one gives torch.float32""",
+    )
+
+
+@custom_op("faults_explore::refuses_a_mixture", reference=True)
+def refuses_a_mixture(x: Tensor, weight: Tensor) -> Tensor:
+    if x.dtype != weight.dtype:
+        raise TypeError(f"weight must be {x.dtype}")
+    return x * weight
+
+
+refuses_a_mixture.register_fake(lambda x, weight: torch.empty_like(x))
+
+
+def test_an_op_may_refuse_tensors_of_two_dtypes():
+    assert "passed" == result_of(refuses_a_mixture, samples=rows_of).status

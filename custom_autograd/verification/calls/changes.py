@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, is_drawn, range_of
-from custom_autograd.verification.calls import call_arguments, coincidences, integers, layouts, sizes
+from custom_autograd.verification.calls import call_arguments, coincidences, dtypes, integers, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
@@ -96,7 +96,7 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
     yield from _sizes(target, sample)
     yield from _broadcasts(sample, names)
     yield from _values(target, sample, names)
-    yield from _dtypes(sample)
+    yield from _dtypes(sample, names)
     yield from _integers(target, sample, names)
     yield from _shared(sample, names, written, needs)
 
@@ -199,20 +199,9 @@ def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[T
     return Change(what, f"{what} {text}", VALUES, partial(_with, apply), has_gradients=has_gradients)
 
 
-def _dtypes(sample: Sample) -> Iterator[Change]:
-    given = {x.dtype for x in sample.tensors() if x.is_floating_point()}
-    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        if given and given != {dtype}:
-            change = partial(_cast, dtype=dtype)
-            text = f"in {str(dtype).removeprefix('torch.')}"
-            yield Change("dtype", text, VALUES, partial(_with, change), has_gradients=dtype == torch.float64)
-
-
-def _cast(sample: Sample, dtype: torch.dtype) -> Sample | None:
-    wide = dtype.to_complex()
-    if dtype.itemsize < 4 and any(x.is_complex() for x in sample.tensors()):
-        return None
-    return sample.map(lambda x: x.detach().to(dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype))
+def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
+    for text, has_gradients, cast in dtypes.of(sample, names):
+        yield Change("dtype", text, VALUES, partial(_with, cast), has_gradients=has_gradients)
 
 
 def _scalars(target: Target, sample: Sample) -> Iterator[Change]:

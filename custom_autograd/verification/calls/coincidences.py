@@ -35,14 +35,16 @@ def of(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Apply]]:
             yield f"'{names[one]}' with halves of '{names[other]}', a power of 2", partial(change, numbers=_halves)
 
 
-def _ends(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def _ends(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return the tensor, and its first, middle and last numbers."""
     flat = tensor.reshape(-1)
     return tensor, flat[[0, flat.numel() // 2, -1]]
 
 
-def _halves(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a power of 2 near the only number, whose reciprocal is exact, and odd halves of it."""
+def _halves(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return a power of 2 near the only number, whose reciprocal is exact, and odd halves of it; None for more."""
+    if tensor.numel() != 1:  # another change has made it larger
+        return None
     size = tensor.abs().clamp(min=2.0**-8)
     power = torch.exp2(size.log2().round()) * torch.where(tensor < 0, -1, 1).to(tensor.dtype)
     return power, power.reshape(1) * torch.tensor([0.5, 1.5, 2.5], dtype=tensor.dtype, device=tensor.device)
@@ -53,12 +55,15 @@ def _put(
     one: int,
     other: int,
     bounds: tuple[float, float] | None,
-    numbers: Callable[[Tensor], tuple[Tensor, Tensor]],
+    numbers: Callable[[Tensor], tuple[Tensor, Tensor] | None],
 ) -> Sample | None:
     tensors = [x.detach() for x in sample.tensors()]
     if not tensors[one].numel() or not tensors[other].numel() or tensors[one].dtype != tensors[other].dtype:
         return None
-    tensors[other], chosen = numbers(tensors[other])
+    pair = numbers(tensors[other])
+    if pair is None:
+        return None
+    tensors[other], chosen = pair
     if bounds is not None and not bool(((chosen >= bounds[0]) & (chosen <= bounds[1])).all()):
         return None
     tensors[one] = tensors[one].clone(memory_format=torch.contiguous_format)

@@ -255,11 +255,10 @@ class Explorer:
 
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
         """Return what else is wrong with a plain call: its fake, or, where no reference knows, its gradients."""
-        stages = {change.stage for change in case.changes}
-        is_known = not any(change.key in ("dtype", "shapes") for change in case.changes)
-        if not (self.is_thorough and case.way is PLAIN and is_known):
+        stages, keys = {change.stage for change in case.changes}, {change.key for change in case.changes}
+        if not (self.is_thorough and case.way is PLAIN) or "shapes" in keys:
             return None  # calls that the author may not have thought of: values only
-        is_of_fakes = bool(stages) and stages <= {SIZES, SCALARS}  # no fake kernel sees the rest
+        is_of_fakes = bool(keys) and (stages <= {SIZES, SCALARS} or keys == {"dtype"})  # no fake kernel sees the rest
         text = find_false_fake(self.target, call.sample) if is_of_fakes else None
         is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
         is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
