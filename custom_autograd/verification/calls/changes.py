@@ -76,12 +76,17 @@ class Change:
         """Return the check that looks at such changes alone."""
         if self.text.endswith(NOT_FINITE):
             return "special_values"
-        return "low_precision" if self.key == "dtype" else CHECKS_OF_STAGES[self.stage]
+        return "low_precision" if self.is_of_dtype else CHECKS_OF_STAGES[self.stage]
+
+    @property
+    def is_of_dtype(self) -> bool:
+        """Return True if tensors are cast: all, by the key "dtype", or one alone, by "dtype of one"."""
+        return self.key.startswith("dtype")
 
     @property
     def is_foreseen(self) -> bool:
         """Return True if a crash is a fault: the author had to think of such sizes and numbers."""
-        return self.stage in (SIZES, VALUES, SCALARS) and self.key not in ("dtype", "shapes")
+        return self.stage in (SIZES, VALUES, SCALARS) and not self.is_of_dtype and self.key != "shapes"
 
 
 def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterator[Change]:
@@ -200,8 +205,10 @@ def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[T
 
 
 def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
-    for text, has_gradients, cast in dtypes.of(sample, names):
-        yield Change("dtype", text, VALUES, partial(_with, cast), has_gradients=has_gradients)
+    for dtype, text, cast in dtypes.of(sample):
+        yield Change("dtype", text, VALUES, partial(_with, cast), has_gradients=dtype == torch.float64)
+    for text, cast in dtypes.of_one(sample, names):  # rules are seldom written for two dtypes: values alone
+        yield Change("dtype of one", text, VALUES, partial(_with, cast), has_gradients=False)
 
 
 def _scalars(target: Target, sample: Sample) -> Iterator[Change]:

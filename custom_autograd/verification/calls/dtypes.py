@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 
+Cast: TypeAlias = Callable[[Sample], "Sample | None"]
+"""Casts tensors of a sample; None where they do not fit."""
+
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 BESIDE = (torch.bfloat16, torch.float64)
 """A narrower and a wider dtype than float32, for one tensor beside others."""
 
 
-def of(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, bool, Callable[[Sample], Sample | None]]]:
-    """Yield what is said of each change, whether gradients are compared, and what makes it.
+def of(sample: Sample) -> Iterator[tuple[torch.dtype, str, Cast]]:
+    """Yield the dtypes that not all floating tensors have, in words too, and what casts them all."""
+    given = {x.dtype for x in sample.tensors() if x.is_floating_point()}
+    for dtype in FLOATING if given else ():
+        if given != {dtype}:
+            yield dtype, f"in {_text(dtype)}", partial(_all_cast, dtype=dtype)
 
-    Rules for gradients are seldom written for two dtypes, and raise: of one tensor that is cast, values are compared.
 
-    Args:
-        sample: whose floating tensors are cast.
-        names: of its tensors.
-    """
+def of_one(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Cast]]:
+    """Yield what is said of one of several floating tensors in a dtype that none has, and what casts it."""
     tensors = sample.tensors()
     floating = [i for i, x in enumerate(tensors) if x.is_floating_point()]
     given = {tensors[i].dtype for i in floating}
-    for dtype in FLOATING if given else ():
-        if given != {dtype}:
-            yield f"in {_text(dtype)}", dtype == torch.float64, partial(_all_cast, dtype=dtype)
     for position in floating if len(floating) > 1 else ():
         for dtype in BESIDE:
             if dtype not in given:
                 text = f"'{names[position]}' in {_text(dtype)}"
-                yield text, False, partial(_one_cast, position=position, dtype=dtype)
+                yield text, partial(_one_cast, position=position, dtype=dtype)
 
 
 def _text(dtype: torch.dtype) -> str:

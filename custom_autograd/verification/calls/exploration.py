@@ -149,7 +149,7 @@ class Explorer:
     def changes(self) -> list[Change]:
         """Return every single change of the sample."""
         found = changes_of(self.target, self.sample, self.start.needs)
-        return [change for change in found if self.judge.has_reference or change.key != "dtype"]
+        return [change for change in found if self.judge.has_reference or not change.is_of_dtype]
 
     def _free(self) -> list[Change]:
         """Return the changes for which the sample is not accepted to be wrong."""
@@ -236,7 +236,7 @@ class Explorer:
     def _judged(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
         has_gradients = bool(call.needs) and case.way.has_gradients
-        is_exact = not any(change.key == "dtype" for change in case.changes)
+        is_exact = not any(change.is_of_dtype for change in case.changes)
         is_whole = bool(call.needs) and call.shared is None and case.way.plain is results
         whole = replace(given, needs=self.start.needs) if is_whole else given
         for outcome in case.way.run(self.target, call):
@@ -258,8 +258,8 @@ class Explorer:
         stages, keys = {change.stage for change in case.changes}, {change.key for change in case.changes}
         if not (self.is_thorough and case.way is PLAIN) or "shapes" in keys:
             return None  # calls that the author may not have thought of: values only
-        is_of_fakes = bool(keys) and (stages <= {SIZES, SCALARS} or keys == {"dtype"})  # no fake kernel sees the rest
-        text = find_false_fake(self.target, call.sample) if is_of_fakes else None
+        is_seen = stages <= {SIZES, SCALARS} or all(change.is_of_dtype for change in case.changes)  # by fake kernels
+        text = find_false_fake(self.target, call.sample) if keys and is_seen else None
         is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
         is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
         if text is None and is_blind and stages & {SIZES, VALUES, SCALARS} and self._is_steady(call, key):
@@ -295,7 +295,8 @@ class Explorer:
             return None
         is_crash = self._is_crash(case, call, error)
         is_owed = all(change.is_owed for change in case.changes)
-        is_ours = isinstance(error, (GradientError, KernelError)) and not any(c.key == "shapes" for c in case.changes)
+        is_unforeseen = any(change.key in ("shapes", "dtype of one") for change in case.changes)
+        is_ours = isinstance(error, (GradientError, KernelError)) and not is_unforeseen
         if not (is_owed or is_crash or is_ours) or self._is_of_numbers(case, call):
             return None
         if self._is_excused(case, call):
