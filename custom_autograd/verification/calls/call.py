@@ -4,6 +4,7 @@ call = Call(sample, frozenset({0, 1}))
 run(target, target.call, call)     {"'out'": ..., "written 'state'": ..., "gradient of 'x'": ...}
 """
 
+import contextlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,11 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.agreement import copied
-from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.base import NothingToCheckError
+from custom_autograd.verification.harness.comparison import Difference, find_difference
+from custom_autograd.verification.harness.differentiable import can_have_gradient, differentiable_positions, gradients
 from custom_autograd.verification.harness.records import result_names
+from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 
 Outcome: TypeAlias = Mapping[str, Tensor]
@@ -110,21 +114,11 @@ class Begun:
         self, cotangents: Mapping[str, Tensor | None], *, retain_graph: bool = False, create_graph: bool = False
     ) -> dict[str, Tensor]:
         """Return the gradients by name; zeros where nothing connects."""
-        pairs = [(self.values[name], u) for name, u in cotangents.items() if u is not None]
-        if not pairs or not self.leaves:
-            return {name: torch.zeros_like(x) for name, x in self.leaves.items()}
-        leaves = list(self.leaves.values())
+        outputs, leaves = [self.values[name] for name in cotangents], list(self.leaves.values())
+        sent = list(cotangents.values())
         with kept_random_state(is_enabled=self.is_random):
-            grads = torch.autograd.grad(
-                [y for y, _ in pairs],
-                leaves,
-                [u for _, u in pairs],
-                allow_unused=True,
-                create_graph=create_graph,
-                retain_graph=retain_graph or create_graph,
-            )
-        pairs_of_leaves = zip(self.leaves.items(), grads, strict=True)
-        return {name: torch.zeros_like(x) if g is None else g for (name, x), g in pairs_of_leaves}
+            grads = gradients(outputs, leaves, sent, retain_graph=retain_graph, create_graph=create_graph)
+        return dict(zip(self.leaves, grads, strict=True))
 
 
 def begin(target: Target, function: Function, call: Call) -> Begun:
@@ -167,6 +161,76 @@ def run(target: Target, function: Function, call: Call, only: Sequence[str] | No
     """
     begun = begin(target, function, call)
     return {**begun.detached(), **begun.backward(cotangents_of(call, begun, only))}
+
+
+def call_as_given(sample: Sample) -> Call:
+    """Return the call in which those tensors need a gradient that require one, with the same random numbers each time.
+
+    Leaves in equal states draw equal numbers, whatever function is called.
+    """
+    needs = frozenset(i for i, x in enumerate(sample.tensors()) if x.requires_grad)
+    return Call(sample, needs, state=RandomState.seeded(0))
+
+
+def call_of(target: Target, sample: Sample) -> Call:
+    """Return the call of a sample in which every tensor needs a gradient that can have one.
+
+    Raises:
+        NothingToCheckError: there is none.
+    """
+    return Call(sample, frozenset(differentiable_positions(target, sample)))
+
+
+def differentiate(target: Target, call: Call, between: Callable[[], object] = bool) -> dict[str, Tensor]:
+    """Return the outputs that have a gradient, and the gradients.
+
+    Args:
+        target: what is called.
+        call: the call; dtypes and memory layouts stay, nothing is copied.
+        between: is called after the forward and before the backward.
+
+    Raises:
+        NothingToCheckError: no result can have a gradient.
+    """
+    begun = begin(target, target.call, call)
+    if not begun.able():
+        raise NothingToCheckError("no result of the op has a gradient")
+    between()
+    return {
+        **{name: begun.values[name].detach() for name in begun.able()},
+        **begun.backward(cotangents_of(call, begun)),
+    }
+
+
+def draws_gradients(target: Target, sample: Sample) -> bool:
+    """Return True if the backward of gradients that are not the derivative on purpose draws random numbers."""
+    if not target.surrogates:
+        return False
+    states: list[RandomState] = []
+    with kept_random_state(), contextlib.suppress(Exception):  # derivatives have checks of their own
+        differentiate(target, call_of(target, copy(sample)), lambda: states.append(RandomState.current()))
+        return states[0].has_moved()
+    return False
+
+
+DRAWN = "its gradient draws random numbers on purpose"
+
+
+def run_twice(target: Target, call: Call) -> dict[str, Tensor]:
+    """Return what `run` does of a plain call.
+
+    Raises:
+        NothingToCheckError: the same call gives other results the second time, so that nothing compares with it.
+    """
+    first = kept(run(target, target.call, call))
+    if find_change(run(target, target.call, call), first) is not None:
+        raise NothingToCheckError("the op gives other results from one call to the next")
+    return first
+
+
+def find_change(found: Outcome, expected: Outcome) -> Difference | None:
+    """Return the first difference between two outcomes, by the names of the second; None if there is none."""
+    return find_difference(list(found.values()), list(expected.values()), names=list(expected))
 
 
 def cotangents_of(call: Call, begun: Begun, only: Sequence[str] | None = None) -> dict[str, Tensor | None]:

@@ -22,7 +22,16 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.calls.backward_ways import PLAIN
-from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, kept, leaves_of
+from custom_autograd.verification.calls.call import (
+    DRAWN,
+    Call,
+    Outcome,
+    begin,
+    cotangents_of,
+    draws_gradients,
+    kept,
+    leaves_of,
+)
 from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
@@ -51,7 +60,6 @@ from custom_autograd.verification.harness.agreement import (
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.differentiable import differentiable_positions
 from custom_autograd.verification.harness.passes import is_same
-from custom_autograd.verification.harness.settings import DRAWN, draws_gradients
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import is_within_domain
 

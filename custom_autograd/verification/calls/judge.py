@@ -169,7 +169,7 @@ class Judge:
         narrow = self._run(call, plain, only) if self.has_reference or wide is None else None
         if narrow is None and (self.has_reference or wide is None):
             return None
-        moved = [] if wide is None else [self._run(_moved(call, seed), plain, only) for seed in MOVES[depth]]
+        movements = [] if wide is None else [self._run(moved(call, seed), plain, only) for seed in MOVES[depth]]
         wide = wide or narrow or {}
         values = wide if results_of(wide) else self._run(call, results, ()) or {}
         inputs = [(x, _size(widened(x))) for x in call.sample.tensors()]
@@ -182,7 +182,7 @@ class Judge:
         is_masked = has_inf and not has_nan and not any(x.is_complex() or bool(x.isposinf().any()) for x in numbers)
         found = {}
         for name, value in wide.items():
-            others = [row[name] for row in moved if row is not None and name in row]
+            others = [row[name] for row in movements if row is not None and name in row]
             expected = _expected(value, None if narrow is None else narrow.get(name), others)
             expected = replace(expected, is_of_nan=has_nan and not has_inf, is_masked=is_masked)
             expected = replace(expected, allowed=expected.allowed + noise)
@@ -224,7 +224,7 @@ def results(target: Target, function: Function, call: Call, only: Sequence[str] 
     return run(target, function, call, only)
 
 
-def _moved(call: Call, seed: int) -> Call:
+def moved(call: Call, seed: int) -> Call:
     """Return the call in float64, each number moved by up to half a unit in the last place of its own dtype."""
     generator = torch.Generator().manual_seed(seed)
 

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from custom_autograd.verification.calls.call import Call, Outcome, begin, begin_on, cotangents_of, numbers_like
 from custom_autograd.verification.calls.way import UnfitError, Way
-from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
 from custom_autograd.verification.harness.targets import Function, Target
 
 
@@ -43,16 +43,10 @@ def _plain_tangents(target: Target, function: Function, call: Call, only: Sequen
     for name in begun.able():
         y = begun.values[name]
         u = torch.zeros_like(y, requires_grad=True)
-        grads = torch.autograd.grad(y, [x for _, x in rows], u, create_graph=True, allow_unused=True, retain_graph=True)
-        pairs = [(g, _tangent_of(x, str(i))) for (i, x), g in zip(rows, grads, strict=True) if g is not None]
-        pairs = [(g, v) for g, v in pairs if g.requires_grad]
-        if pairs:
-            (tangent,) = torch.autograd.grad(
-                [g for g, _ in pairs], [u], [v for _, v in pairs], allow_unused=True, retain_graph=True
-            )
-            found[f"tangent of {name}"] = torch.zeros_like(y) if tangent is None else tangent.detach()
-        else:
-            found[f"tangent of {name}"] = torch.zeros_like(y).detach()
+        grads = gradients([y], [x for _, x in rows], [u], create_graph=True)
+        directions = [_tangent_of(x, str(i)) for i, x in rows]
+        (tangent,) = gradients(grads, [u], directions, retain_graph=True)
+        found[f"tangent of {name}"] = tangent.detach()
     return found
 
 
@@ -60,15 +54,9 @@ def _second(target: Target, function: Function, call: Call, only: Sequence[str] 
     """Give the gradient of <gradients, v>."""
     begun = begin(target, function, call)
     first = begun.backward(cotangents_of(call, begun, only or None), create_graph=True)
-    pairs = [(g, numbers_like(g, f"second {name}")) for name, g in first.items() if g.requires_grad]
-    if not pairs:
-        return {f"second {name}": torch.zeros_like(x).detach() for name, x in begun.leaves.items()}
-    leaves = list(begun.leaves.values())
-    grads = torch.autograd.grad([g for g, _ in pairs], leaves, [v for _, v in pairs], allow_unused=True)
-    return {
-        f"second {name}": torch.zeros_like(x) if g is None else g.detach()
-        for (name, x), g in zip(begun.leaves.items(), grads, strict=True)
-    }
+    directions = [numbers_like(g, f"second {name}") for name, g in first.items()]
+    grads = gradients(list(first.values()), list(begun.leaves.values()), directions)
+    return {f"second {name}": g.detach() for name, g in zip(begun.leaves, grads, strict=True)}
 
 
 def _second_derivatives(target: Target, call: Call) -> Iterator[Outcome]:

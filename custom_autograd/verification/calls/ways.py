@@ -14,12 +14,11 @@ from dataclasses import replace
 import torch
 
 from custom_autograd.verification.calls.backward_ways import ACCUMULATED, SAVING_ELSEWHERE, USES_OF_A_GRAPH, varied
-from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, run
+from custom_autograd.verification.calls.call import Call, Outcome, begin, cotangents_of, find_change, run
 from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.transform_ways import TRANSFORM_WAYS
 from custom_autograd.verification.calls.way import Way, WrongError
-from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.targets import Function, Target
 
@@ -51,8 +50,7 @@ def _in_threads(target: Target, call: Call) -> Iterator[Outcome]:
             found = _at_once(target, [call, other] * (THREADS // 2))
             yield from found[::2]
             for outcome in found[1::2]:
-                wanted = [expected[name] for name in outcome]
-                difference = find_difference(list(outcome.values()), wanted, names=list(outcome))
+                difference = find_change(outcome, expected)
                 if difference is not None:
                     raise WrongError(difference.message)
     finally:

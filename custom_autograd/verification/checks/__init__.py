@@ -4,16 +4,13 @@ from custom_autograd.verification.checks.adjoint import Adjoint
 from custom_autograd.verification.checks.autocast import Autocast
 from custom_autograd.verification.checks.bounds import Bounds
 from custom_autograd.verification.checks.cache import Cache
-from custom_autograd.verification.checks.compile import Compile
-from custom_autograd.verification.checks.compiled_autograd import CompiledAutograd
-from custom_autograd.verification.checks.compiled_transforms import CompiledTransforms
+from custom_autograd.verification.checks.compiled import Compile, CompiledAutograd, CompiledTransforms, Export
 from custom_autograd.verification.checks.complex import Complex
 from custom_autograd.verification.checks.contract import Contract
 from custom_autograd.verification.checks.determinism import Determinism
 from custom_autograd.verification.checks.directional import Directional
 from custom_autograd.verification.checks.errors import Errors
 from custom_autograd.verification.checks.explore import Explore
-from custom_autograd.verification.checks.export import Export
 from custom_autograd.verification.checks.fake import Fake
 from custom_autograd.verification.checks.forward_mode import ForwardMode
 from custom_autograd.verification.checks.forward_over_reverse import ForwardOverReverse

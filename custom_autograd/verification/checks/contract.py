@@ -11,6 +11,7 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample, TensorLeaf
 from custom_autograd.torch_private import verification
 from custom_autograd.values.validation import validation
+from custom_autograd.verification.calls.call import call_of, differentiate
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -23,11 +24,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.causes import find_cause
 from custom_autograd.verification.harness.comparison import widened
-from custom_autograd.verification.harness.differentiable import (
-    can_have_gradient,
-    differentiable_positions,
-    gradients_of,
-)
+from custom_autograd.verification.harness.differentiable import can_have_gradient, differentiable_positions
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -50,7 +47,7 @@ class Contract(Check):
         """Yield one finding for their number, and one per tensor: all inputs together, each alone, in float64."""
         is_ours = record_of(target) is not None
         try:
-            gradients_of(target, sample)
+            differentiate(target, call_of(target, sample))
         except Exception as error:
             rule = rule_behind(error)
             is_told = isinstance(error, GradientError) and error.op is not None  # it names everything itself
@@ -73,7 +70,7 @@ def _look_at_all(target: Target, sample: Sample) -> Finding:
     """Run the backward of an op declared here in full validation: gradients of what can have none are refused there."""
     try:
         with validation("full"):
-            gradients_of(target, sample)
+            differentiate(target, call_of(target, sample))
     except GradientError as error:
         return failed(first_line(error), cause="what is None in a call, an integer or a bool has no gradient")
     except Exception:  # noqa: BLE001 - it is what other checks report, of kernels that are watched
@@ -103,7 +100,7 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
         if not is_watched:
             raise NothingToCheckError("its backward cannot be watched: it is not one of Python's")
         try:
-            gradients_of(target, sample)
+            differentiate(target, call_of(target, sample))
         except RuntimeError as error:
             if not seen:
                 raise

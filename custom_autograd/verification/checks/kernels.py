@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call import call_of, differentiate
 from custom_autograd.verification.calls.changes import LAYOUTS
 from custom_autograd.verification.calls.row import Row
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import Finding, failed, skipped
-from custom_autograd.verification.harness.differentiable import gradients_of
 from custom_autograd.verification.harness.dispatching import (
     KernelDeclined,
     as_dispatched,
@@ -102,7 +102,7 @@ def _look_at_rules(target: Target, sample: Sample) -> Iterable[Finding]:
     if not is_built(target):
         return
     with contextlib.suppress(Exception):  # what it raises is a finding of the checks of derivatives
-        gradients_of(target, sample)
+        differentiate(target, call_of(target, sample))
     for title, reason in reasons_of_unavailable(target).items():
         if title not in target.kernels:
             yield failed(f"the {title} rule does not run: {reason}", cause=UNAVAILABLE)

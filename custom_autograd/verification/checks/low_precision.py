@@ -7,16 +7,25 @@ moves where the inputs move by half a unit in their last place.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.random_state import RandomState
+from custom_autograd.verification.calls.call import (
+    DRAWN,
+    Call,
+    Outcome,
+    begin,
+    call_of,
+    differentiate,
+    draws_gradients,
+)
+from custom_autograd.verification.calls.judge import CONDITION, moved
 from custom_autograd.verification.harness.agreement import refused, to_double, values_of
 from custom_autograd.verification.harness.base import (
     Check,
@@ -29,9 +38,8 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import widened
-from custom_autograd.verification.harness.differentiable import gradients_for
-from custom_autograd.verification.harness.records import result_names
-from custom_autograd.verification.harness.settings import DRAWN, draws_gradients, is_random
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import long_sizes, within_domain
 
@@ -40,9 +48,6 @@ LONG = 4099
 
 BUDGETS = {torch.float32: 2e-4, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
 """Largest error relative to the largest element: a dozen roundings in half precision, some hundred in float32."""
-
-MakeCotangents: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""One cotangent for each output."""
 
 SHARE = 0.02
 """Of the elements, that may be off by more: near a tie, rounding sends the gradient elsewhere."""
@@ -54,10 +59,6 @@ WIDEST = 2**20
 
 FLOOR = 1e-2
 """A result this much smaller than the inputs is what cancelled: rounding of the inputs is then most of it."""
-
-CONDITION = 8.0
-"""How often the truth's own movement is allowed on top."""
-
 
 CAUSE = "a rule that returns the dtype it computes in, and not that of the input"
 
@@ -90,30 +91,24 @@ class LowPrecision(Check):
                 yield from _check(target, variant, dtype, budget, label)
 
 
-def _results(
-    target: Target, sample: Sample, make_cotangents: MakeCotangents, *, is_truth: bool = False
-) -> tuple[Sequence[str], Sequence[Tensor]]:
-    """Return outputs and gradients by name; where nothing has a gradient, floating results and what is written to.
+def _results(target: Target, call: Call, *, is_truth: bool = False) -> Outcome:
+    """Return outputs and gradients; where nothing has a gradient, floating results and what is written to.
 
     Raises:
         NothingToCheckError: there is neither.
     """
     try:
-        return gradients_for(target, sample, make_cotangents)
+        return differentiate(target, call)
     except Exception as error:
         if find_refusal(error) is None and not isinstance(error, NothingToCheckError):
             raise
     function = target.reference if is_truth and target.reference is not None else target.full
     with torch.no_grad():
-        found = values_of(target, function, sample)
-    rows = [
-        (name, y)
-        for name, y in zip(result_names(target, sample, len(found)), found, strict=True)
-        if y.is_floating_point() or y.is_complex()
-    ]
+        found = begin(target, function, replace(call, needs=frozenset())).detached()
+    rows = {name: y for name, y in found.items() if can_have_gradient(y)}
     if not rows:
         raise NothingToCheckError("no result is floating or complex")
-    return [name for name, _ in rows], [y for _, y in rows]
+    return rows
 
 
 def _variants(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
@@ -133,11 +128,11 @@ def _is_wide(target: Target, sample: Sample) -> bool:
 def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
     low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
     context = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
-    scales: list[float] = []
-    for make_cotangents in (_coarse_like, _ones_like):
-        state = RandomState.current()
+    scales: Mapping[str, float] = {}
+    plain = _call_of(target, low)
+    for call in (plain, plain.with_cotangent(torch.ones_like)):  # ones are what sum() sends
         try:
-            names, found = _results(target, low, make_cotangents)
+            found = _results(target, call)
         except NothingToCheckError:
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
@@ -145,19 +140,18 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
             text = f"{context}: {first_line(error)}"
             yield failed(text, cause=CAUSE) if is_ours else refused(error, target, low, context)
             return
-        truth = _truth(target, _moved(low, 0.0), make_cotangents, state)
+        truth = _truth(target, call.map(to_double))
         if truth is None:
             return
-        scales = scales or [_size(tensor) for tensor in truth]
+        scales = scales or {name: _size(tensor) for name, tensor in truth.items()}
         least = FLOOR * max(map(_size, low.tensors()), default=0.0)
-        compare = partial(
-            _compare, names, found, truth, [max(scale, least) for scale in scales], dtype, budget, context
-        )
+        at_least = {name: max(scale, least) for name, scale in scales.items()}
+        compare = partial(_compare, found, truth, at_least, dtype, budget, context)
         finding = compare([])
         if finding.status == "failed":  # what the truth moves by takes two more of it, and only allows more
-            moved = [_truth(target, _moved(low, 1.0), make_cotangents, state) for _ in range(2)]
-            known = [row for row in moved if row is not None]
-            if len(known) < len(moved):
+            others = [_truth(target, moved(call, seed)) for seed in (1, 2)]
+            known = [row for row in others if row is not None]
+            if len(known) < len(others):
                 return
             finding = compare(known)
         yield finding
@@ -165,65 +159,43 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
             return
 
 
+def _call_of(target: Target, sample: Sample) -> Call:
+    try:
+        return call_of(target, sample)
+    except NothingToCheckError:
+        return Call(sample, frozenset())
+
+
 def _size(tensor: Tensor) -> float:
     return float(widened(tensor).abs().max()) if tensor.numel() else 0.0
 
 
-def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return what sum() sends."""
-    return [torch.ones_like(tensor) for tensor in tensors]
-
-
-def _coarse_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return numbers of both signs that every dtype holds exactly: multiples of 1/16 up to 2."""
-    steps = [torch.randint(-32, 33, tensor.shape, generator=torch.Generator().manual_seed(0)) for tensor in tensors]
-    return [(step / 16).to(tensor.device, tensor.dtype) for step, tensor in zip(steps, tensors, strict=True)]
-
-
-def _truth(
-    target: Target, sample: Sample, make_cotangents: MakeCotangents, state: RandomState
-) -> Sequence[Tensor] | None:
-    """Return outputs and gradients in float64; None if the op does not take it."""
-    state.restore()
+def _truth(target: Target, call: Call) -> Outcome | None:
+    """Return outputs and gradients of a call in float64; None if the op does not take it."""
     try:
-        return _results(target, sample, make_cotangents, is_truth=True)[1]
+        return _results(target, call, is_truth=True)
     except (NothingToCheckError, RuntimeError, TypeError, ValueError):
         return None
 
 
-def _moved(sample: Sample, amount: float) -> Sample:
-    """Return the sample in float64, each number moved by up to half a unit in the last place of its dtype."""
-
-    def move(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        wide = to_double(tensor.detach())
-        signs = (torch.randint(0, 2, wide.shape) * 2 - 1).to(wide.device)  # the same on every device
-        noise = signs * amount * torch.finfo(tensor.dtype).eps / 2
-        return (wide * (1 + noise)).requires_grad_(tensor.requires_grad)
-
-    return sample.map(move)
-
-
 def _compare(
-    names: Sequence[str],
-    found: Sequence[Tensor],
-    truth: Sequence[Tensor],
-    scales: Sequence[float],
+    found: Outcome,
+    truth: Outcome,
+    scales: Mapping[str, float],
     dtype: torch.dtype,
     budget: float,
     context: str,
-    moved: Sequence[Sequence[Tensor]],
+    others: Sequence[Outcome],
 ) -> Finding:
     worst = 0.0
-    for position, (name, low, wide) in enumerate(zip(names, found, truth, strict=True)):
-        one, other = widened(low), widened(wide)
-        scale = max(_size(other), scales[position])  # for ones, what is added may cancel to nothing
+    for name, low in found.items():
+        one, other = widened(low), widened(truth[name])
+        scale = max(_size(other), scales[name])  # for ones, what is added may cancel to nothing
         if one.shape != other.shape or not other.numel() or not 0 < scale < torch.finfo(dtype).max / 2:
             continue
         errors = (one - other).abs().nan_to_num(nan=torch.inf) / scale
         error = float(errors.max())
-        movement = max((float((widened(row[position]) - other).abs().max()) for row in moved), default=0.0) / scale
+        movement = max((float((widened(row[name]) - other).abs().max()) for row in others), default=0.0) / scale
         worst = max(worst, error)
         share = float((errors > budget + CONDITION * movement).double().mean())
         if share > SHARE:

@@ -1,16 +1,15 @@
 """A call and its backward leave the process as it was: default dtype, grad mode, threads, flags and random numbers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import torch
-from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
+from custom_autograd.verification.calls.call import call_of, differentiate
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed
-from custom_autograd.verification.harness.differentiable import gradients_for
 from custom_autograd.verification.harness.settings import move_on, outside_torch
 from custom_autograd.verification.harness.targets import Target
 
@@ -57,12 +56,8 @@ def _look_at_call(call: Callable[[], object], devices: Set[torch.device]) -> lis
 def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
     states: list[RandomState] = []
 
-    def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        states.append(RandomState.current())
-        return [torch.ones_like(output) for output in outputs]
-
     def call() -> None:
-        gradients_for(target, sample, mark)
+        differentiate(target, call_of(target, sample), lambda: states.append(RandomState.current()))
 
     before, what = RandomState.current(), "forward and backward"
     try:

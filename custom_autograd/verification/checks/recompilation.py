@@ -8,6 +8,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import GraphCounter
+from custom_autograd.verification.calls.call import call_as_given, find_change, run, run_twice
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -19,15 +20,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import Difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.passes import (
-    eager_results,
-    find_change,
-    fresh,
-    refusal_of,
-    require_no_generator,
-    run,
-    takes,
-)
+from custom_autograd.verification.harness.passes import compiled, refusal_of, require_no_generator, takes
 from custom_autograd.verification.harness.sweeps import growths, resized, sizes_of
 from custom_autograd.verification.harness.targets import Function, Target
 
@@ -59,7 +52,7 @@ class Recompilation(Check):
         """Return one finding for sizes, and one for each number among the arguments."""
         require_no_generator(sample)
         sample, _ = without_refused_gradients(target, sample)
-        eager_results(target, sample)
+        run_twice(target, call_as_given(sample))
         try:
             begun = time.process_time()
             yield _check_sizes(target, sample)
@@ -86,8 +79,7 @@ class Trial:
     def __init__(self, target: Target, function: Function) -> None:
         self._target = target
         self._counter = GraphCounter()
-        self._call = function
-        self._function = torch.compile(fresh(function), backend=self._counter, fullgraph=True)
+        self._function = compiled(function, backend=self._counter, fullgraph=True)
 
     @property
     def graphs(self) -> int:
@@ -96,12 +88,12 @@ class Trial:
 
     def run(self, call: Sample) -> Difference | None:
         """Return the first difference from eager, or None."""
-        expected, cotangents = run(self._target, call, self._target.call)
-        found, _ = run(self._target, call, self._function, cotangents)
-        difference = find_change(found, expected)
+        given = call_as_given(call)
+        expected = run(self._target, self._target.call, given)
+        difference = find_change(run(self._target, self._function, given), expected)
         if difference is None:
             return None
-        moved, _ = run(self._target, call.map(_rounded_otherwise), self._target.call, cotangents)
+        moved = run(self._target, self._target.call, given.map(_rounded_otherwise))
         return difference if find_change(moved, expected) is None else None
 
     def find_guard(self, call: Sample) -> str | None:
@@ -119,8 +111,7 @@ def _rounded_otherwise(tensor: Tensor) -> Tensor:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
         return tensor
     noise = torch.randn_like(tensor.detach())
-    moved = tensor.detach() * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
-    return moved.requires_grad_(tensor.requires_grad)
+    return tensor.detach() * (1 + 4 * torch.finfo(tensor.dtype).eps * noise)
 
 
 def _guard_in(text: str, names: Sequence[str]) -> str:

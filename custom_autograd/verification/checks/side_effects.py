@@ -22,8 +22,9 @@ from custom_autograd.registration.rule_types import JvpRule, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import rules_of_definition
 from custom_autograd.values.random_state import kept_random_state
+from custom_autograd.verification.calls.call import call_of, differentiate
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.differentiable import function_of, gradients_for, push_forward
+from custom_autograd.verification.harness.differentiable import function_of, push_forward
 from custom_autograd.verification.harness.reached_state import changes_in, state_of
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
@@ -129,7 +130,7 @@ def _run(rule: Watched, target: Target, sample: Sample) -> None:
 
 
 def _differentiate(target: Target, sample: Sample) -> object:
-    return gradients_for(target, sample, lambda outputs: [torch.ones_like(output) for output in outputs])
+    return differentiate(target, call_of(target, sample))
 
 
 def _push(target: Target, sample: Sample) -> object:

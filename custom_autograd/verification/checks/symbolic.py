@@ -9,19 +9,9 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
 from custom_autograd.torch_private.verification import fake_mode
-from custom_autograd.verification.harness.base import (
-    PASSED,
-    Check,
-    Finding,
-    NothingToCheckError,
-    failed,
-    find_refusal,
-    first_line,
-    root_cause,
-    skipped,
-)
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
 from custom_autograd.verification.harness.comparison import find_untruth
-from custom_autograd.verification.harness.passes import is_limit_of_torch
+from custom_autograd.verification.harness.passes import judge_raised
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
@@ -60,9 +50,8 @@ class Symbolic(Check):
             try:
                 said = call_on(target.full, fakes)
             except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
-                text = f"with symbolic sizes the fake kernel raises {first_line(root_cause(error))}"
-                is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
-                yield skipped(text) if is_honest else failed(text, cause=_why(target, "it reads a size as a number"))
+                cause = _why(target, "it reads a size as a number")
+                yield judge_raised("with symbolic sizes the fake kernel raises", error, cause=cause)
                 return
         yield from _compare(target, base, said, symbols)
         yield from _check_edges(target, base, symbols)

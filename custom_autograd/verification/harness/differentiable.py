@@ -25,7 +25,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.records import output_names, result_names
+from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 
 TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -126,53 +126,6 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
     return function
 
 
-def gradients_of(target: Target, sample: Sample) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """Return the gradients of the tensors of a sample as they are: dtype and memory layout stay, nothing is copied.
-
-    Returns:
-        Names and gradients, for a cotangent of both signs from the global generator; zero where nothing connects.
-
-    Raises:
-        NothingToCheckError: there is no tensor or no result that can have a gradient.
-    """
-    names, results = gradients_for(target, sample, signed_like)
-    positions = [position for position, name in enumerate(names) if name.startswith("gradient of ")]
-    return tuple(names[position] for position in positions), tuple(results[position] for position in positions)
-
-
-def gradients_for(
-    target: Target, sample: Sample, make_cotangents: Callable[[Sequence[Tensor]], Sequence[Tensor]]
-) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
-    """Return outputs and gradients of the tensors of a sample as they are, each with its name.
-
-    Args:
-        target: what is called.
-        sample: the arguments; dtype and memory layout stay, nothing is copied.
-        make_cotangents: makes one for each output that has a gradient.
-
-    Raises:
-        NothingToCheckError: there is no tensor or no result that can have a gradient.
-    """
-    positions = differentiable_positions(target, sample)
-    leaves, written = sample.leaves(), target.written_positions(sample)
-    tensors = [leaf.tensor.detach() for leaf in leaves]
-    able = [tensors[position].requires_grad_() for position in positions]
-    values = [x.clone() if position in written else x for position, x in enumerate(tensors)]
-    outputs = [dense(y) for y in call_on(target.call, sample.with_tensors(values))]
-    outputs += [values[position] for position in sorted(written)]
-    named = zip(result_names(target, sample, len(outputs)), outputs, strict=True)
-    able_outputs = [(name, y) for name, y in named if y.requires_grad and can_have_gradient(y)]
-    kept = [y for _, y in able_outputs]
-    if not kept:
-        raise NothingToCheckError("no result of the op has a gradient")
-    grads = torch.autograd.grad(kept, able, make_cotangents(kept), allow_unused=True)
-    names = [name for name, _ in able_outputs]
-    names += [f"gradient of '{target.name_of(leaves[position])}'" for position in positions]
-    results = [y.detach() for y in kept]
-    results += [torch.zeros_like(x) if g is None else g for x, g in zip(able, grads, strict=True)]
-    return tuple(names), tuple(results)
-
-
 def reference_of(function: TensorFunction) -> TensorFunction:
     """Return the reference of a target as a function of the same tensors, with the outputs of a call of the target."""
     reference = function.target.visible_reference
@@ -186,10 +139,9 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
     written = [target.argument_of(leaf).is_mutated for leaf in copies.leaves()]
     values = [x.clone() if is_written else x for x, is_written in zip(copies.tensors(), written, strict=True)]
     try:
-        outputs = [y for y in call_on(target.call, copies.with_tensors(values)) if y.requires_grad]
-        if outputs and any(x.requires_grad for x in copies.tensors()):
-            leaves = [x for x in copies.tensors() if x.requires_grad]  # what the op closes over gets no .grad
-            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs], inputs=leaves)
+        outputs = call_on(target.call, copies.with_tensors(values))
+        leaves = [x for x in copies.tensors() if x.requires_grad]
+        gradients(outputs, leaves, [torch.ones_like(y) for y in outputs])
     except RuntimeError as error:
         refusal = find_refusal(error)
         if refusal is None:
@@ -203,12 +155,38 @@ def vector_jacobian(
 ) -> tuple[Tensor, ...]:
     """Return the gradient of <outputs, cotangents> for each input; zero where there is no connection."""
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
-    outputs = function(*leaves)
-    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y.requires_grad]
-    if not pairs:
-        return tuple(torch.zeros_like(leaf) for leaf in leaves)
-    grads = torch.autograd.grad([y for y, _ in pairs], leaves, [u for _, u in pairs], allow_unused=True)
-    return tuple(torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads, strict=True))
+    return gradients(function(*leaves), leaves, cotangents)
+
+
+def gradients(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    *,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return the gradient of <outputs, cotangents> for each input; zeros where nothing connects.
+
+    Args:
+        outputs: those that carry no gradient, or have no cotangent, are left out.
+        inputs: tensors of the graph.
+        cotangents: one for each output; a backward may write to them.
+        retain_graph: whether another backward follows.
+        create_graph: whether the gradients have a graph, which keeps this one too.
+    """
+    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if u is not None and y.requires_grad]
+    if not pairs or not inputs:
+        return tuple(torch.zeros_like(x) for x in inputs)
+    grads = torch.autograd.grad(
+        [y for y, _ in pairs],
+        list(inputs),
+        [u for _, u in pairs],
+        allow_unused=True,
+        retain_graph=retain_graph or create_graph,
+        create_graph=create_graph,
+    )
+    return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))
 
 
 def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,14 +1,10 @@
-"""One call of a target, eager or compiled, and its backward: results by name, gradients, the nodes of its graph.
-
-function = function_of(target, sample)
-plain = gradients(function, function.inputs, u)        what everything else is compared with
-"""
+"""One call of a function of tensors and its backward, the node of its graph, and what it takes to compile a target."""
 
 import contextlib
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,20 +13,22 @@ from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.verification import fake_mode
-from custom_autograd.values.random_state import RandomState, kept_random_state
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (
+    Finding,
     NothingToCheckError,
+    failed,
     find_refusal,
     first_line,
     root_cause,
     rule_behind,
+    skipped,
 )
-from custom_autograd.verification.harness.comparison import Difference, find_difference
-from custom_autograd.verification.harness.differentiable import TensorsFunction, can_have_gradient, signed_like
+from custom_autograd.verification.harness.differentiable import TensorsFunction, gradients, signed_like
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.records import output_names, record_of
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
-from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
+from custom_autograd.verification.harness.targets import Function, Target, call_on
 from custom_autograd.verification.harness.variants import is_within_domain
 
 BUILT_IN = ("aten", "prim", "prims")
@@ -54,16 +52,9 @@ class Forward:
         self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
     ) -> tuple[Tensor, ...]:
         """Return the gradient of each input; zeros where there is no connection."""
+        sent = [u.clone() for u in cotangents]
         with kept_random_state():
-            grads = torch.autograd.grad(
-                self.outputs,
-                self.inputs,
-                [u.clone() for u in cotangents],
-                retain_graph=retain_graph or create_graph,
-                create_graph=create_graph,
-                allow_unused=True,
-            )
-        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(self.inputs, grads, strict=True))
+            return gradients(self.outputs, self.inputs, sent, retain_graph=retain_graph, create_graph=create_graph)
 
 
 def forward(function: TensorsFunction, inputs: Sequence[Tensor]) -> Forward:
@@ -85,11 +76,6 @@ def forward(function: TensorsFunction, inputs: Sequence[Tensor]) -> Forward:
     return Forward(leaves, tuple(results[i] for i in positions), positions)
 
 
-def gradients(function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return one forward and one backward."""
-    return forward(function, inputs).backward(cotangents)
-
-
 def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return an incoming gradient of both signs for each output that carries one."""
     return signed_like(forward(function, inputs).outputs)
@@ -98,13 +84,14 @@ def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[
 def repeatable_gradients(
     function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return `gradients` of a target of which two calls in a row agree to the last bit.
+    """Return the gradients of a target of which two calls in a row agree to the last bit.
 
     Raises:
         NothingToCheckError: they do not, so that nothing can be compared.
     """
-    first = [grad.clone() for grad in gradients(function, inputs, cotangents)]
-    if not all(is_same(a, b) for a, b in zip(first, gradients(function, inputs, cotangents), strict=True)):
+    first = [grad.clone() for grad in forward(function, inputs).backward(cotangents)]
+    again = forward(function, inputs).backward(cotangents)
+    if not all(is_same(a, b) for a, b in zip(first, again, strict=True)):
         raise NothingToCheckError("two calls in a row with equal seeds give different gradients")
     return tuple(first)
 
@@ -143,9 +130,6 @@ def why_not_own_op(target: Target) -> str | None:
 BACKEND = "aot_eager"
 """Everything that torch.compile does to an op, without generating code."""
 
-NamedResults: TypeAlias = list[tuple[str, Tensor]]
-"""Results of a call with what a message calls them."""
-
 
 @dataclass(frozen=True, slots=True)
 class TensorCall:
@@ -169,57 +153,18 @@ def require_no_generator(sample: Sample) -> None:
         raise NothingToCheckError(GENERATOR_IN_GRAPH)
 
 
-def eager_results(target: Target, sample: Sample) -> tuple[NamedResults, Sequence[Tensor]]:
-    """Return the results of the plain call, and the cotangents of its gradients.
+def compiled(call: Function, **options: Any) -> Function:  # Any: those of torch.compile
+    """Return a function in compiled code that no other call has used.
 
-    Raises:
-        NothingToCheckError: the same call gives other results the second time, so that nothing compares with it.
+    It has a code object of its own: torch.compile keeps its results, and limits, per code object.
     """
-    first, cotangents = run(target, sample, target.call)
-    again, _ = run(target, sample, target.call, cotangents)
-    if find_change(again, first) is not None:
-        raise NothingToCheckError("the op gives other results from one call to the next")
-    return first, cotangents
-
-
-def run(
-    target: Target, sample: Sample, function: Function, cotangents: Sequence[Tensor] = ()
-) -> tuple[NamedResults, Sequence[Tensor]]:
-    """Return the results of a call, and the cotangents, made where none are given.
-
-    Random numbers are the same each time.
-    """
-    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
-    is_written = [target.argument_of(leaf).is_mutated for leaf in sample.leaves()]
-    values = [x.clone() if written else x for x, written in zip(leaves, is_written, strict=True)]
-    call = sample.with_tensors(values)
-    RandomState.seeded(0).restore()
-    result = function(*call.args, **call.kwargs) if function is target.call else function(call.args, call.kwargs)
-    outputs = Sample(result).tensors()
-    results = [(name, y.detach()) for name, y in zip(output_names(target, len(outputs)), outputs, strict=True)]
-    results += [
-        (f"'{target.name_of(leaf)}' after the call", x.detach())
-        for leaf, x, written in zip(sample.leaves(), values, is_written, strict=True)
-        if written
-    ]
-    able = [dense(y) for y in outputs if y.requires_grad and can_have_gradient(y)]
-    cotangents = cotangents or [torch.randn_like(y).detach() for y in able]
-    return results + _gradients(target, sample, leaves, able, cotangents), cotangents
-
-
-def find_change(found: NamedResults, expected: NamedResults) -> Difference | None:
-    """Return the first difference between the results of two calls, or None."""
-    names = [name for name, _ in expected]
-    return find_difference([x for _, x in found], [x for _, x in expected], names=names)
-
-
-def fresh(call: Function) -> Function:
-    """Return a function with a code object of its own: torch.compile keeps its results, and limits, per code object."""
 
     def run(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         return call(*args, **kwargs)
 
-    return types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
+    fresh = types.FunctionType(run.__code__.replace(), run.__globals__, run.__name__, None, run.__closure__)
+    function = torch.compile(fresh, **options)
+    return lambda *args, **kwargs: function(args, kwargs)
 
 
 def is_declared_here(target: Target) -> bool:
@@ -236,6 +181,13 @@ def refusal_of(target: Target, error: Exception) -> str | None:
     if refusal is None and (not is_declared_here(target) or target.is_mutating or is_limit_of_torch(error)):
         return first_line(root_cause(error))
     return refusal
+
+
+def judge_raised(text: str, error: Exception, *, cause: str = "") -> Finding:
+    """Return a skip for what an op refuses, or torch by a limit of its own, else a failure, with a cause."""
+    message = f"{text} {first_line(root_cause(error))}"
+    is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
+    return skipped(message) if is_honest else failed(message, cause=cause)
 
 
 def has_data_dependent_size(target: Target, sample: Sample) -> bool:
@@ -281,17 +233,3 @@ def takes(target: Target, call: Sample, like: Sample) -> bool:
         except Exception:  # noqa: BLE001 - an op need not take every call, and may raise any error
             return False
         return len(found) == len(call_on(target.call, copy(like)))
-
-
-def _gradients(
-    target: Target, sample: Sample, leaves: Sequence[Tensor], outputs: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> NamedResults:
-    able = [(leaf, x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
-    if not outputs or not able:
-        return []
-    sent = [cotangent.clone() for cotangent in cotangents]  # they are used again, and a backward may write to them
-    grads = torch.autograd.grad(outputs, [x for _, x in able], sent, allow_unused=True)
-    return [
-        (f"gradient of '{target.name_of(leaf)}'", torch.zeros_like(x) if g is None else g)
-        for (leaf, x), g in zip(able, grads, strict=True)
-    ]

@@ -23,7 +23,7 @@ from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.passes import BACKEND, fresh, is_limit_of_torch
+from custom_autograd.verification.harness.passes import BACKEND, compiled, is_limit_of_torch
 from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -88,12 +88,8 @@ class PlacedCalls:
                 taken.append(combination)
             yield finding
         for combination in taken[-self.compiled :] if self.compiled else ():
-            yield self._finding(combination, expected, self._compiled(), "compiled, ")
-
-    def _compiled(self) -> Function:
-        """Return the target in compiled code that no other call has used."""
-        function = torch.compile(fresh(self.target.call), backend=BACKEND, fullgraph=True, dynamic=False)
-        return lambda *args, **kwargs: function(args, kwargs)
+            function = compiled(self.target.call, backend=BACKEND, fullgraph=True, dynamic=False)
+            yield self._finding(combination, expected, function, "compiled, ")
 
     def _expected(self) -> WholeResults:
         leaves = self._leaves([leaf.tensor for leaf in self.sample.leaves()])

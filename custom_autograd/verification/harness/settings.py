@@ -4,7 +4,6 @@ put_back(values)     whatever differs from `values` is set again
 perturbed(values)    every setting has another value within, so that a kernel that sets a constant changes it
 isolated(seed)              within, every generator starts from the seed; afterwards all are as they were
 is_random(target, sample)   whether a call draws random numbers
-draws_gradients(...)        whether the gradients of a call are drawn, on purpose
 move_on(devices)            what is drawn next is not what was drawn before
 outside_torch()             the state of generators that torch's seed does not reach
 """
@@ -15,16 +14,14 @@ import pickle
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, accelerators_in_use, kept_random_state
-from custom_autograd.verification.harness.differentiable import gradients_for
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
@@ -215,25 +212,6 @@ def is_random(target: Target, sample: Sample) -> bool:
         before = RandomState.current()
         call_on(target.call, copy(sample))
         return before.has_moved()
-
-
-def draws_gradients(target: Target, sample: Sample) -> bool:
-    """Return True if the backward of gradients that are not the derivative on purpose draws random numbers."""
-    if not target.surrogates:
-        return False
-    states: list[RandomState] = []
-
-    def mark(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        states.append(RandomState.current())
-        return [torch.ones_like(output) for output in outputs]
-
-    with kept_random_state(), contextlib.suppress(Exception):  # derivatives have checks of their own
-        gradients_for(target, copy(sample), mark)
-        return states[0].has_moved()
-    return False
-
-
-DRAWN = "its gradient draws random numbers on purpose"
 
 
 def move_on(devices: Set[torch.device]) -> None:
