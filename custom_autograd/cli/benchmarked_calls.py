@@ -17,7 +17,6 @@ from torch import Tensor
 
 from custom_autograd.benchmarking.interleaved import Work
 from custom_autograd.cli.show import capabilities_of
-from custom_autograd.registration import registry
 from custom_autograd.registration.kernel import KernelChoice
 from custom_autograd.registration.kernel_table import kernel_behind
 from custom_autograd.schema.samples import Sample
@@ -93,7 +92,7 @@ def kernel_of(target: Target, sample: Sample) -> str | None:
 def _call(target: Target, name: str, function: Function, sample: Sample, mode: str) -> BenchmarkedCall:
     if name == "op" and mode == MODES[2] and capabilities_of(target.call).get("backward", "").startswith("missing"):
         return BenchmarkedCall(name, mode, None, "no backward is registered")
-    hidden = _hidden_outputs(target) if name == "reference" else frozenset[int]()
+    hidden = target.hidden if name == "reference" else frozenset[int]()
     try:
         work = _work(function, sample, mode, hidden)
         if work is not None:
@@ -102,15 +101,6 @@ def _call(target: Target, name: str, function: Function, sample: Sample, mode: s
         lines = str(error).splitlines() or [""]
         return BenchmarkedCall(name, mode, None, f"it raises {type(error).__name__}: {lines[0]}", is_finding=True)
     return BenchmarkedCall(name, mode, work, "" if work else "no output has a gradient")
-
-
-def _hidden_outputs(target: Target) -> frozenset[int]:
-    """Return the positions of outputs that a reference computes, but a call of the op does not return."""
-    record = registry.record_of(target.call)
-    if record is None:
-        return frozenset()
-    outputs = record.declaration.schema.outputs
-    return frozenset(position for position, output in enumerate(outputs) if output.is_hidden)
 
 
 def _work(function: Function, sample: Sample, mode: str, hidden: frozenset[int]) -> Work | None:

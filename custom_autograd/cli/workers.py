@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from custom_autograd.cli.options import SelectedOp, dtype_of
-from custom_autograd.cli.recorded import key_of, load_samples
+from custom_autograd.cli.selection import key_of, load_samples
 from custom_autograd.cli.terminal import Advance
 from custom_autograd.core.errors import CheckError
 from custom_autograd.values.random_state import synchronize_accelerators

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call import begin, call_of, cotangents_of
 from custom_autograd.verification.check import accepted_failures, case_of
 from custom_autograd.verification.harness import runner, settings
 from custom_autograd.verification.harness.base import Check
@@ -200,42 +201,29 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivale
     with mutant.point.exchange(equivalence.paired(mutant.point.function, mutant.function())):
         for sample in samples:
             for _, variant in layouts(sample):
-                _run(target, variant.with_tensors(_marked(variant, sample)), is_forward_mode=mutant.point.kind == "jvp")
+                pairs = zip(variant.tensors(), sample.tensors(), strict=True)
+                marked = variant.with_tensors([x.requires_grad_(y.requires_grad) for x, y in pairs])
+                _run(target, marked, is_forward_mode=mutant.point.kind == "jvp")
     return equivalence
-
-
-def _marked(variant: Sample, sample: Sample) -> list[Tensor]:
-    """Return the variant's tensors, requiring grad where those of the sample do, or wherever they can if none does."""
-    marks = [tensor.requires_grad for tensor in sample.tensors()]
-    if not any(marks):
-        marks = [can_have_gradient(tensor) for tensor in sample.tensors()]
-    return [tensor.requires_grad_(mark) for tensor, mark in zip(variant.tensors(), marks, strict=True)]
 
 
 def _run(target: Target, sample: Sample, *, is_forward_mode: bool) -> None:
     """Run one call with everything that follows from it; the op may refuse any of it."""
     for is_differentiated_again in (True, False, False):
         with contextlib.suppress(Exception):
-            _run_backward(target, sample, create_graph=is_differentiated_again)
+            call = call_of(target, sample).with_cotangent(torch.randn_like)
+            begun = begin(target, target.call, call)
+            begun.backward(cotangents_of(call, begun), create_graph=is_differentiated_again)
     for _ in range(2 if is_forward_mode else 0):
         with contextlib.suppress(Exception), forward_ad.dual_level():
-            call_on(target.call, sample.map(_dual))
+            needs = call_of(target, sample).needs
+            duals = [_dual(x, has_tangent=i in needs) for i, x in enumerate(sample.tensors())]
+            call_on(target.call, sample.with_tensors(duals))
 
 
-def _run_backward(target: Target, sample: Sample, *, create_graph: bool) -> None:
-    written = target.written_positions(sample)
-    leaves = sample.tensors()
-    values = [tensor.clone() if position in written else tensor for position, tensor in enumerate(leaves)]
-    outputs = [y for y in (*call_on(target.call, sample.with_tensors(values)), *values) if y.grad_fn is not None]
-    inputs = [tensor for tensor in leaves if tensor.requires_grad]
-    cotangents = [torch.randn_like(y) for y in outputs]
-    torch.autograd.grad(outputs, inputs, cotangents, create_graph=create_graph, allow_unused=True)
-
-
-def _dual(tensor: Tensor) -> Tensor:
-    if not tensor.requires_grad:
-        return tensor.clone()
-    dual: Tensor = forward_ad.make_dual(tensor.detach().clone(), torch.randn_like(tensor))
+def _dual(tensor: Tensor, *, has_tangent: bool) -> Tensor:
+    copied = tensor.detach().clone()
+    dual: Tensor = forward_ad.make_dual(copied, torch.randn_like(tensor)) if has_tangent else copied
     return dual
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.schema.samples import map_tensors
+
 Change: TypeAlias = Callable[[Tensor], Tensor]
 """A tensor in, one of the same shape and dtype out."""
 
@@ -21,20 +23,12 @@ Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 def map_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool], change: Change
 ) -> Arguments:
-    """Return the same arguments with the tensors among those that are meant changed, in lists too."""
-    changed = tuple(
-        _map_argument(value, change) if is_meant(position) else value for position, value in enumerate(args)
-    )
-    return changed, {name: _map_argument(value, change) if is_meant(name) else value for name, value in kwargs.items()}
+    """Return the same arguments with the tensors among those that are meant changed, in containers too."""
 
+    def changed(key: int | str, value: Any) -> Any:  # Any: a user's argument
+        return map_tensors(value, change) if is_meant(key) else value
 
-def _map_argument(value: Any, change: Change) -> Any:  # Any: a user's argument
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        changed = [_map_argument(item, change) for item in value]
-        return changed if isinstance(value, list) else tuple(changed)
-    return value
+    return tuple(changed(*row) for row in enumerate(args)), {name: changed(name, kwargs[name]) for name in kwargs}
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callable[[int | str], bool]) -> Tensor | None:
