@@ -8,7 +8,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.checks import streams
+from custom_autograd.verification.checks import bounds
 from custom_autograd.verification.harness.base import PASSED
 from custom_autograd.verification.harness.targets import target_of
 
@@ -74,12 +74,12 @@ declared = custom_op("streams::declared", doubled_after_a_wait, reference=True, 
 def test_only_an_op_that_declares_to_wait_is_not_asked_for_synchronisation(monkeypatch, op, expected):
     """The parts of the check that need a device are replaced: which of them run is seen without one."""
     asked = []
-    monkeypatch.setattr(streams, "_function_on", lambda target, sample, device: device)
-    monkeypatch.setattr(streams, "_on_side_stream", lambda function: [PASSED])
-    monkeypatch.setattr(streams, "_without_synchronisation", lambda function: asked.append("waited") or PASSED)
-    monkeypatch.setattr(streams, "_on_other_device", lambda function: PASSED)
+    monkeypatch.setattr(bounds, "_call_on", lambda target, sample, device: device)
+    monkeypatch.setattr(bounds, "_on_side_stream", lambda target, call: PASSED)
+    monkeypatch.setattr(bounds, "_without_synchronisation", lambda target, call: asked.append("waited") or PASSED)
+    monkeypatch.setattr(bounds, "_on_other_device", lambda target, call: PASSED)
 
-    found = [finding.message for finding in streams.Streams().run(target_of(op), Sample(torch.ones(2)))]
+    found = [finding.message for finding in bounds.Streams().run(target_of(op), Sample(torch.ones(2)))]
 
     assert expected == asked
     assert (op is declared) == ("torch.Tag.cudagraph_unsafe" in "".join(found))

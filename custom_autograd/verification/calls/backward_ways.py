@@ -17,15 +17,17 @@ from custom_autograd.verification.calls.call import (
     Begun,
     Call,
     Outcome,
+    UnfitError,
+    Way,
+    WrongError,
     begin,
     begin_on,
     cotangents_of,
     leaves_of,
     run,
 )
-from custom_autograd.verification.calls.way import UnfitError, Way, WrongError
+from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import can_have_gradient
-from custom_autograd.verification.harness.passes import is_same
 from custom_autograd.verification.harness.settings import move_on
 from custom_autograd.verification.harness.targets import Target
 

@@ -1,4 +1,4 @@
-"""One call with its gradients: `Call`, and what it gives by name.
+"""One call with its gradients: `Call`, what it gives by name, and the ways in which it can be made.
 
 call = Call(sample, frozenset({0, 1}))
 run(target, target.call, call)     {"'out'": ..., "written 'state'": ..., "gradient of 'x'": ...}
@@ -6,7 +6,7 @@ run(target, target.call, call)     {"'out'": ..., "written 'state'": ..., "gradi
 
 import contextlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -17,8 +17,13 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.agreement import copied
 from custom_autograd.verification.harness.base import NothingToCheckError
-from custom_autograd.verification.harness.comparison import Difference, find_difference
-from custom_autograd.verification.harness.differentiable import can_have_gradient, differentiable_positions, gradients
+from custom_autograd.verification.harness.comparison import Difference, find_difference, is_same
+from custom_autograd.verification.harness.differentiable import (
+    can_have_gradient,
+    differentiable_positions,
+    function_of,
+    gradients,
+)
 from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
@@ -106,6 +111,10 @@ class Begun:
         """Return the names of the results that a gradient flows through."""
         return [name for name, y in self.values.items() if y.requires_grad and can_have_gradient(y)]
 
+    def recorded(self) -> list[Tensor]:
+        """Return the results that a gradient flows through, with their graph."""
+        return [self.values[name] for name in self.able()]
+
     def detached(self) -> dict[str, Tensor]:
         """Return the results without their graph."""
         return {name: y.detach() for name, y in self.values.items()}
@@ -181,6 +190,19 @@ def call_of(target: Target, sample: Sample) -> Call:
     return Call(sample, frozenset(differentiable_positions(target, sample)))
 
 
+def call_in_double(target: Target, sample: Sample) -> Call:
+    """Return the call of a sample in float64, on copies, with the same random numbers each time.
+
+    Raises:
+        NothingToCheckError: the op does not take float64, or no output carries a gradient.
+    """
+    function = function_of(target, sample)
+    call = Call(function.sample, frozenset(function.positions), state=function.state)
+    if not begin(target, target.call, call).able():
+        raise NothingToCheckError("no output carries a gradient")
+    return call
+
+
 def differentiate(target: Target, call: Call, between: Callable[[], object] = bool) -> dict[str, Tensor]:
     """Return the outputs that have a gradient, and the gradients.
 
@@ -228,6 +250,19 @@ def run_twice(target: Target, call: Call) -> dict[str, Tensor]:
     return first
 
 
+def run_repeatably(target: Target, call: Call) -> dict[str, Tensor]:
+    """Return what `run` does of a plain call that gives the same the second time, to the last bit.
+
+    Raises:
+        NothingToCheckError: it does not, so that nothing can be compared.
+    """
+    first = kept(run(target, target.call, call))
+    again = run(target, target.call, call)
+    if not all(is_same(value, again[name]) for name, value in first.items()):
+        raise NothingToCheckError("two calls in a row with equal seeds give different gradients")
+    return first
+
+
 def find_change(found: Outcome, expected: Outcome) -> Difference | None:
     """Return the first difference between two outcomes, by the names of the second; None if there is none."""
     return find_difference(list(found.values()), list(expected.values()), names=list(expected))
@@ -251,8 +286,67 @@ def cotangents_of(call: Call, begun: Begun, only: Sequence[str] | None = None) -
 
 
 def numbers_like(tensor: Tensor, name: str) -> Tensor:
-    """Return numbers of both signs that every dtype holds exactly, multiples of 1/16 up to 2; the same for a name."""
+    """Return numbers of both signs that every dtype holds exactly, multiples of 1/16 up to 2; the same for a name.
+
+    None is zero: a gradient of one number would then say nothing.
+    """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    steps = [torch.randint(-32, 33, tensor.shape, generator=generator) / 16 for _ in range(1 + tensor.is_complex())]
-    numbers = torch.complex(*steps) if tensor.is_complex() else steps[0]
+    steps = [torch.randint(-32, 33, tensor.shape, generator=generator) for _ in range(1 + tensor.is_complex())]
+    parts = [torch.where(step == 0, 1, step) / 16 for step in steps]
+    numbers = torch.complex(*parts) if tensor.is_complex() else parts[0]
     return numbers.to(device=tensor.device, dtype=tensor.dtype)
+
+
+Plain = Callable[[Target, Function, Call, Sequence[str] | None], Outcome]
+"""Computes what a way computes, by the simplest means: a target, a function, a call, and the results it is for."""
+
+OUTPUTS_AND_GRADIENTS: Plain = run
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way in which a call is made.
+
+    Attributes:
+        text: what messages say.
+        run: makes the call of a target, and gives outcomes, all of which should be right.
+        plain: computes the same for the reference function.
+        has_gradients: whether the outcomes have gradients.
+        is_derivative: whether they are the derivative, and not what a rule gives in its place.
+        cause: what is wrong, probably, where this way alone gives something else.
+        is_owed: whether plain functions owe it too: whatever one raises then is a finding.
+    """
+
+    text: str
+    run: Callable[[Target, Call], Iterator[Outcome]]
+    plain: Plain = OUTPUTS_AND_GRADIENTS
+    has_gradients: bool = True
+    is_derivative: bool = False
+    cause: str = ""
+    is_owed: bool = False
+
+    def raised(self, target: Target, call: Call) -> Exception | None:
+        """Return what a call raises, in whatever words; None if it comes to its end."""
+        try:
+            for _ in self.run(target, call):
+                pass
+        except Exception as error:  # noqa: BLE001 - what it means depends on the target
+            return error
+        return None
+
+
+class WrongError(Exception):
+    """Raised by a way that sees something wrong that is no number.
+
+    Args:
+        text: what is wrong.
+        cause: why, probably.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class UnfitError(Exception):
+    """Raised by a way in which a call cannot be made; its text is the reason, or empty."""

@@ -16,6 +16,7 @@ from custom_autograd.verification.harness.differentiable import can_have_gradien
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import sizes_of
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import within_domain
 
 
 def declared_arguments(target: Target) -> list[Argument]:
@@ -37,6 +38,39 @@ def with_value(target: Target, sample: Sample, name: str, value: object) -> Samp
     if position < len(sample.args):
         return sample.with_arguments([*sample.args[:position], value, *sample.args[position + 1 :]], sample.kwargs)
     return sample.with_arguments(sample.args, {**sample.kwargs, name: value})
+
+
+def scalars(target: Target, sample: Sample) -> Iterator[tuple[str, object]]:
+    """Yield each float, bool or dimension with another value for it, whether it is given or left to its default.
+
+    A forgotten factor shows only where it is not 1.
+    """
+    for argument in target.arguments:
+        for other in () if argument.name in sample.kept else _others(value_of(target, sample, argument.name)):
+            yield argument.name, other
+
+
+def _others(value: object) -> tuple[object, ...]:
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, float):
+        near = (0.7 * value, -value) if value else ()
+        return (*near, *(other for other in SCALARS if other not in (value, *near)))
+    if isinstance(value, int) and -4 <= value <= 3:  # it may name a dimension
+        return tuple(dim for dim in (0, -1) if dim != value)
+    return ()
+
+
+SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)
+"""What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, a power of 2 is a product,
+and one of 250 is clamped."""
+
+
+def with_other_scalars(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with one of its scalars changed, as far as the op takes it, and a text such as "alpha=0.7"."""
+    found = scalars(target, sample)
+    variants = ((f"{name}={other!r}", with_value(target, sample, name, other)) for name, other in found)
+    yield from within_domain(target, sample, variants)
 
 
 def _position_of(target: Target, name: str) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, NEEDS, Change
 from custom_autograd.verification.calls.judge import JUMP, MOVED, NEAR, WIDE, Fault
-from custom_autograd.verification.calls.way import Way
 from custom_autograd.verification.calls.ways import WAYS
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, is_drawn, range_of
-from custom_autograd.verification.calls import call_arguments, coincidences, dtypes, integers, layouts, sizes
+from custom_autograd.verification.calls import call_arguments, dtypes, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
@@ -23,8 +23,10 @@ from custom_autograd.verification.calls.numbers import (
     NOT_FINITE,
     VALUE_CHANGES,
     all_first,
+    coincidences,
     element,
     equal_neighbors,
+    large_integers,
     shuffled,
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
@@ -39,7 +41,6 @@ from custom_autograd.verification.harness.sweeps import (
     transposed,
 )
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import scalars
 
 SIZES, VALUES, SCALARS, SHARED, LAYOUTS, NEEDS, COTANGENTS = range(7)
 """The order in which changes of a case are made, whatever order they were drawn in."""
@@ -212,10 +213,10 @@ def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
 
 
 def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
-    for text, variant in scalars(sample, target.arguments):
-        name = text.partition("=")[0]
-        change = Change(f"'{name}'", text, SCALARS, partial(_with, partial(_argument, variant, name, target)))
-        yield replace(change, is_switch=type(value_of(target, sample, name)) is bool)
+    for name, other in call_arguments.scalars(target, sample):
+        changed = partial(_with, partial(with_value, target, name=name, value=other))
+        is_switch = type(value_of(target, sample, name)) is bool
+        yield Change(f"'{name}'", f"{name}={other!r}", SCALARS, changed, is_switch=is_switch)
     for name, text, apply in call_arguments.listed(target, sample):
         yield Change(f"'{name}'", text, SCALARS, partial(_with, apply))
     for row in target.arguments if target.visible_reference is not None else ():
@@ -240,11 +241,6 @@ def _replaced(target: Target, name: str, value: object) -> Change:
         return with_value(target, sample, name, value)
 
     return Change(f"'{name}'", f"{name}={value!r}", SCALARS, partial(_with, apply))
-
-
-def _argument(variant: Sample, name: str, target: Target, sample: Sample) -> Sample:
-    """Return a sample with the argument that a variant of another has."""
-    return with_value(target, sample, name, value_of(target, variant, name))
 
 
 def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
@@ -277,9 +273,9 @@ def _ignored(target: Target, sample: Sample) -> Iterator[tuple[str, int]]:
 
 def _exact(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
     """Yield numbers at which results may jump or overflow, if a reference is right there, and other orders of keys."""
-    for text, apply in coincidences.of(sample, names) if target.visible_reference is not None else ():
+    for text, apply in coincidences(sample, names) if target.visible_reference is not None else ():
         yield Change("coincidence", text, VALUES, partial(_with, apply), has_gradients=False, is_at_jump=True)
-    for text, apply in integers.large(target, sample) if target.visible_reference is not None else ():
+    for text, apply in large_integers(target, sample) if target.visible_reference is not None else ():
         yield Change("integers", text, SCALARS, partial(_with, apply), has_gradients=False)
     for text, apply in call_arguments.reordered(target, sample):
         yield Change("order of keys", text, SCALARS, partial(_with, apply), has_gradients=False)

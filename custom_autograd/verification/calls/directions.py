@@ -31,7 +31,7 @@ from custom_autograd.verification.harness.numerical import (
     FLOAT64,
     Estimate,
     Precision,
-    along,
+    along_one,
     gradient,
     inner,
     precision_of,
@@ -104,8 +104,7 @@ def _compare(
 ) -> Finding:
     name, grad = function.names[position], grads[position]
     for direction in (torch.randn_like(inputs[position]), torch.ones_like(inputs[position])):
-        directions = [direction if i == position else None for i in range(len(inputs))]
-        estimate = along(function, inputs, directions, cotangents, precision)
+        estimate = along_one(function, inputs, position, direction, cotangents, precision)
         if bool(grad.isnan().any()):
             return _judge_nan(function, position, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
         found = inner([grad], [direction])

@@ -26,11 +26,14 @@ from custom_autograd.verification.calls.call import (
     DRAWN,
     Call,
     Outcome,
+    UnfitError,
+    WrongError,
     begin,
     cotangents_of,
     draws_gradients,
     kept,
     leaves_of,
+    run,
 )
 from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
 from custom_autograd.verification.calls.changes import (
@@ -45,8 +48,7 @@ from custom_autograd.verification.calls.changes import (
 )
 from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.fake_tensors import find_false_fake
-from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results, results_of
-from custom_autograd.verification.calls.way import UnfitError, WrongError
+from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results_of
 from custom_autograd.verification.calls.ways import WAYS
 from custom_autograd.verification.harness.agreement import (
     CRASHES,
@@ -58,8 +60,8 @@ from custom_autograd.verification.harness.agreement import (
     values_of,
 )
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import differentiable_positions
-from custom_autograd.verification.harness.passes import is_same
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.variants import is_within_domain
 
@@ -245,7 +247,7 @@ class Explorer:
         """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
         has_gradients = bool(call.needs) and case.way.has_gradients
         is_exact = not any(change.is_of_dtype for change in case.changes)
-        is_whole = bool(call.needs) and call.shared is None and case.way.plain is results
+        is_whole = bool(call.needs) and call.shared is None and case.way.plain is run
         whole = replace(given, needs=self.start.needs) if is_whole else given
         for outcome in case.way.run(self.target, call):
             seen, fault = self._comparable(kept(outcome)), None
@@ -276,7 +278,7 @@ class Explorer:
 
     def _is_steady(self, call: Call, key: object) -> bool:
         """Return False if the results of a call are so ill conditioned that finite differences prove nothing."""
-        truth = self.judge.truth(replace(call, needs=frozenset()), results, (), key)
+        truth = self.judge.truth(replace(call, needs=frozenset()), run, (), key)
         return truth is not None and all(expected.is_steady for expected in truth.values())
 
     def _comparable(self, outcome: Outcome) -> Outcome:
@@ -334,26 +336,14 @@ class Explorer:
         if self._lacks_outputs(call):
             return True
         oracle = replace(self.target, call=self.target.visible_reference)
-        try:
-            for _ in case.way.run(oracle, call):
-                pass
-        except WrongError:  # the reference takes this way, and is not the op that it looks for
-            pass
-        except Exception:  # noqa: BLE001 - then this way is not for this computation
-            return True
-        return False
+        error = case.way.raised(oracle, call)  # then this way is not for this computation
+        return error is not None and not isinstance(error, WrongError)  # which looks for the op itself
 
     def _is_of_numbers(self, case: Case, call: Call) -> bool:
         """Return True if no change is to blame: every op owes a result for it, and this one raises without it too."""
         if not case.changes or case.way is not PLAIN or not all(change.is_owed for change in case.changes):
             return False
-        call = call.plain()
-        try:
-            for _ in PLAIN.run(self.target, call):
-                pass
-        except Exception:  # noqa: BLE001 - in whatever words
-            return True
-        return False
+        return PLAIN.raised(self.target, call.plain()) is not None
 
     def _is_unknown(self, case: Case, call: Call) -> bool:
         """Return True if nothing says what a call in this way should give."""
@@ -374,12 +364,8 @@ class Explorer:
 
     def _with_gradients(self, needs: frozenset[int]) -> frozenset[int]:
         """Return the positions that need a gradient; none if the op refuses them."""
-        try:
-            for _ in PLAIN.run(self.target, replace(self.start, needs=needs)):
-                pass
-        except Exception as error:  # noqa: BLE001 - any other is a finding of the first case
-            return frozenset() if find_refusal(error) is not None else needs
-        return needs
+        error = PLAIN.raised(self.target, replace(self.start, needs=needs))
+        return needs if error is None or find_refusal(error) is None else frozenset()
 
     def _call(self, case: Case) -> Call | None:
         """Return the call of a case; None where a change does not fit."""

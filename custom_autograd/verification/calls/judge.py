@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.verification.calls.call import Call, Outcome, kept, run
+from custom_autograd.verification.calls.call import Call, Outcome, Plain, kept, run
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.comparison import format_element, widened
 from custom_autograd.verification.harness.differentiable import can_have_gradient
@@ -47,9 +47,6 @@ NEAR, WIDE, MOVED = range(3)
 
 MOVES: Mapping[int, Sequence[int]] = {WIDE: (), MOVED: (1, 2)}
 """The seeds with which inputs are moved."""
-
-Plain = Callable[[Target, Function, Call, Sequence[str] | None], Outcome]
-"""Computes what a way computes, by the simplest means: a target, a function, a call, and the results it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ class Judge:
     def takes(self, call: Call, key: object) -> bool:
         """Return False if a reference raises for the values of a call; equal keys are asked once."""
         call = replace(call, needs=frozenset())
-        return not self.has_reference or self.truth(call, results, (), key, depth=NEAR) is not None
+        return not self.has_reference or self.truth(call, run, (), key, depth=NEAR) is not None
 
     def truth(
         self, call: Call, plain: Plain, only: Sequence[str] | None, key: object, *, depth: int = MOVED
@@ -171,7 +168,7 @@ class Judge:
             return None
         movements = [] if wide is None else [self._run(moved(call, seed), plain, only) for seed in MOVES[depth]]
         wide = wide or narrow or {}
-        values = wide if results_of(wide) else self._run(call, results, ()) or {}
+        values = wide if results_of(wide) else self._run(call, run, ()) or {}
         inputs = [(x, _size(widened(x))) for x in call.sample.tensors()]
         floor = _cancelled(call, values, max((size for _, size in inputs), default=0.0))
         most = max((values[name].numel() for name in results_of(values)), default=0)
@@ -217,11 +214,6 @@ def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool,
             if fault is not None:
                 return fault
     return None
-
-
-def results(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
-    """Return outputs and gradients: the plain of most ways."""
-    return run(target, function, call, only)
 
 
 def moved(call: Call, seed: int) -> Call:

@@ -1,10 +1,26 @@
-"""Other numbers in a tensor: larger, smaller, equal, zero, not finite, reordered; no sign that it does not have."""
+"""Other numbers in a tensor, in integers that a reference only computes with, and in two tensors together.
 
+No sign appears that a tensor does not have. Integers are made so large that their products need more than 32 bits,
+where nothing of their size is allocated. Numbers of one tensor are put into another, where a comparison, a search or a
+rounding may jump: a search that goes one element too far there reads nan, which is what lies around the tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from custom_autograd.schema.samples import Sample, range_of
+from custom_autograd.torch_private.verification import Watch, fake_mode
+from custom_autograd.verification.calls.call_arguments import value_of, with_value
+from custom_autograd.verification.calls.layouts import offset
+from custom_autograd.verification.harness.sweeps import is_index, is_ordered
+from custom_autograd.verification.harness.targets import Target, call_on
 
 
 def element(value: float) -> Callable[[Tensor], Tensor | None]:
@@ -96,3 +112,121 @@ MASKS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
     ("with a row of False", last_row(0.0)),
     ("inverted", torch.logical_not),
 )
+
+
+FACTOR = 2**17 - 1
+"""A product of two exceeds 32 bits; of three, it fits into 64."""
+
+
+def large_integers(target: Target, sample: Sample) -> Iterator[tuple[str, Callable[[Sample], Sample | None]]]:
+    """Yield the call with its int64 tensors, and then its other integers too, made large."""
+    if any(x.dtype == torch.int64 and is_index(x) for x in sample.tensors()):
+        text = f"integers {FACTOR} times as large"
+        yield f"{text}, in tensors", partial(_scaled, target, with_numbers=False)
+        yield text, partial(_scaled, target, with_numbers=True)
+
+
+def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | None:
+    if any(x.numel() and int(x.abs().max()) > FACTOR for x in sample.tensors() if x.dtype == torch.int64):
+        return None
+    found = sample.map(lambda x: x * FACTOR if x.dtype == torch.int64 and is_index(x) else x)
+    for row in target.arguments if with_numbers else ():
+        if row.name not in sample.kept:
+            found = with_value(target, found, row.name, _larger(value_of(target, found, row.name)))
+    return found if _are_numbers(target, found) else None
+
+
+def _larger(value: object) -> object:
+    if type(value) is int:
+        return value * FACTOR
+    return [_larger(item) for item in value] if isinstance(value, list) and not Sample(value).tensors() else value
+
+
+def _are_numbers(target: Target, sample: Sample) -> bool:
+    """Return True if the reference only computes with the integers: no size, no position and no branch depends on them.
+
+    Other integers are never made larger: with them a kernel would read memory that is not its own.
+    """
+    assert target.visible_reference is not None
+    try:
+        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse):
+            call_on(target.visible_reference, sample.map(to_fake))
+    except Exception:  # noqa: BLE001 - whatever it raises: it does not take such integers, or they decide a size
+        return False
+    return True
+
+
+MOST_MADE = 2**22
+"""Elements of a tensor that the reference makes."""
+
+
+POINTING = ("index", "gather", "segment", "scatter", "embedding", "take", "_local_scalar_dense")
+"""Parts of the names of what uses integers as positions, or reads them."""
+
+
+def _refuse(function: object, args: object, kwargs: object, found: object) -> None:
+    """Raise where integers may be positions, and where a tensor of more than `MOST_MADE` elements is made."""
+    del args, kwargs
+    made = found if isinstance(found, (list, tuple)) else (found,)
+    if any(part in str(function) for part in POINTING):
+        raise IndexError
+    if any(isinstance(x, Tensor) and x.numel() > MOST_MADE for x in made):
+        raise MemoryError
+
+
+Apply = Callable[[Sample], "Sample | None"]
+
+MOST_PAIRS = 12
+"""Of the tensors of one sample."""
+
+
+def coincidences(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Apply]]:
+    """Yield the call with some numbers of one tensor copied to another, then with halves of a number in it."""
+    tensors = sample.tensors()
+    reals = [i for i, x in enumerate(tensors) if x.is_floating_point() and x.layout == torch.strided and x.numel()]
+    for one, other in itertools.islice(itertools.permutations(reals, 2), MOST_PAIRS):
+        if is_ordered(tensors[one]):
+            continue
+        change = partial(_put, one=one, other=other, bounds=range_of(tensors[one]))
+        yield f"'{names[one]}' with numbers of '{names[other]}'", partial(change, numbers=_ends)
+        if tensors[other].numel() == 1:
+            yield f"'{names[one]}' with halves of '{names[other]}', a power of 2", partial(change, numbers=_halves)
+
+
+def _ends(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the tensor, and its first, middle and last numbers."""
+    flat = tensor.reshape(-1)
+    return tensor, flat[[0, flat.numel() // 2, -1]]
+
+
+def _halves(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return a power of 2 near the only number, whose reciprocal is exact, and odd halves of it; None for more."""
+    if tensor.numel() != 1:  # another change has made it larger
+        return None
+    size = tensor.abs().clamp(min=2.0**-8)
+    power = torch.exp2(size.log2().round()) * torch.where(tensor < 0, -1, 1).to(tensor.dtype)
+    return power, power.reshape(1) * torch.tensor([0.5, 1.5, 2.5], dtype=tensor.dtype, device=tensor.device)
+
+
+def _put(
+    sample: Sample,
+    one: int,
+    other: int,
+    bounds: tuple[float, float] | None,
+    numbers: Callable[[Tensor], tuple[Tensor, Tensor] | None],
+) -> Sample | None:
+    tensors = [x.detach() for x in sample.tensors()]
+    if not tensors[one].numel() or not tensors[other].numel() or tensors[one].dtype != tensors[other].dtype:
+        return None
+    pair = numbers(tensors[other])
+    if pair is None:
+        return None
+    tensors[other], chosen = pair
+    if bounds is not None and not bool(((chosen >= bounds[0]) & (chosen <= bounds[1])).all()):
+        return None
+    tensors[one] = tensors[one].clone(memory_format=torch.contiguous_format)
+    flat = tensors[one].view(-1)
+    places = [0, flat.numel() // 2, flat.numel() - 1]
+    flat[places] = chosen.to(flat.device)
+    is_real = [x.is_floating_point() and x.layout == torch.strided for x in tensors]
+    return sample.with_tensors([offset(x) if real else x for x, real in zip(tensors, is_real, strict=True)])

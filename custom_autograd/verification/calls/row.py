@@ -14,11 +14,11 @@ import torch
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import Change
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.judge import Fault
-from custom_autograd.verification.calls.way import Way
 from custom_autograd.verification.harness.agreement import TO_SAY
 from custom_autograd.verification.harness.base import (
     PASSED,

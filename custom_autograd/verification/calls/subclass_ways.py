@@ -15,8 +15,16 @@ from torch.overrides import TorchFunctionMode
 from custom_autograd.execution.composition import find_composition
 from custom_autograd.torch_private.dispatch import is_taken_apart
 from custom_autograd.torch_private.verification import Watch, Wrapped, name_of_overload
-from custom_autograd.verification.calls.call import Call, Outcome, begin_on, cotangents_of, leaves_of
-from custom_autograd.verification.calls.way import UnfitError, Way, WrongError
+from custom_autograd.verification.calls.call import (
+    Call,
+    Outcome,
+    UnfitError,
+    Way,
+    WrongError,
+    begin_on,
+    cotangents_of,
+    leaves_of,
+)
 from custom_autograd.verification.harness.base import find_refusal, first_line
 from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from custom_autograd.verification.calls.call import Call, Outcome, begin, begin_on, cotangents_of, numbers_like
-from custom_autograd.verification.calls.way import UnfitError, Way
+from custom_autograd.verification.calls.call import (
+    Call,
+    Outcome,
+    UnfitError,
+    Way,
+    begin,
+    begin_on,
+    cotangents_of,
+    numbers_like,
+)
 from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
 from custom_autograd.verification.harness.targets import Function, Target
 

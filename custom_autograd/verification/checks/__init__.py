@@ -1,51 +1,43 @@
 """CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
 
-from custom_autograd.verification.checks.adjoint import Adjoint
 from custom_autograd.verification.checks.autocast import Autocast
-from custom_autograd.verification.checks.bounds import Bounds
-from custom_autograd.verification.checks.cache import Cache
+from custom_autograd.verification.checks.bounds import Bounds, Streams
 from custom_autograd.verification.checks.compiled import Compile, CompiledAutograd, CompiledTransforms, Export
-from custom_autograd.verification.checks.complex import Complex
 from custom_autograd.verification.checks.contract import Contract
-from custom_autograd.verification.checks.determinism import Determinism
-from custom_autograd.verification.checks.directional import Directional
+from custom_autograd.verification.checks.directional import Complex, Directional
 from custom_autograd.verification.checks.errors import Errors
 from custom_autograd.verification.checks.explore import Explore
-from custom_autograd.verification.checks.fake import Fake
+from custom_autograd.verification.checks.fake import Fake, Symbolic
 from custom_autograd.verification.checks.forward_mode import ForwardMode
-from custom_autograd.verification.checks.forward_over_reverse import ForwardOverReverse
-from custom_autograd.verification.checks.gradcheck import Gradcheck
-from custom_autograd.verification.checks.kernels import Kernels
+from custom_autograd.verification.checks.gradcheck import Gradcheck, NonDifferentiable
+from custom_autograd.verification.checks.kernels import Kernels, Parity
 from custom_autograd.verification.checks.leaks import Leaks
-from custom_autograd.verification.checks.linearity import Linearity
+from custom_autograd.verification.checks.leaving import Determinism, ProcessState, SideEffects
+from custom_autograd.verification.checks.linearity import Adjoint, Linearity
 from custom_autograd.verification.checks.low_precision import LowPrecision
 from custom_autograd.verification.checks.needs import Needs
 from custom_autograd.verification.checks.nesting import Nesting
-from custom_autograd.verification.checks.non_differentiable import NonDifferentiable
-from custom_autograd.verification.checks.opcheck import Opcheck
-from custom_autograd.verification.checks.parity import Parity
-from custom_autograd.verification.checks.process_state import ProcessState
 from custom_autograd.verification.checks.profiler import Profiler
-from custom_autograd.verification.checks.recompilation import Recompilation
+from custom_autograd.verification.checks.recompilation import Cache, Recompilation
 from custom_autograd.verification.checks.rows import (
     Cotangents,
     Layouts,
     Reference,
     ReferenceGradients,
+    Reuse,
+    SavedHooks,
     SharedInputs,
     Sizes,
     SpecialValues,
+    Subclasses,
+    Threads,
+    Uninitialised,
 )
 from custom_autograd.verification.checks.saved import Saved
-from custom_autograd.verification.checks.schema import SchemaCheck
-from custom_autograd.verification.checks.second_order import SecondOrder
-from custom_autograd.verification.checks.shapes import Shapes
-from custom_autograd.verification.checks.sharding import Sharding
-from custom_autograd.verification.checks.side_effects import SideEffects
-from custom_autograd.verification.checks.streams import Streams
-from custom_autograd.verification.checks.symbolic import Symbolic
+from custom_autograd.verification.checks.schema import Opcheck, SchemaCheck
+from custom_autograd.verification.checks.second_order import ForwardOverReverse, SecondOrder
+from custom_autograd.verification.checks.shapes import Shapes, Sharding
 from custom_autograd.verification.checks.vmap import Vmap
-from custom_autograd.verification.checks.ways import Reuse, SavedHooks, Subclasses, Threads, Uninitialised
 from custom_autograd.verification.harness.base import Check
 
 __all__ = ["CHECKS"]

@@ -5,16 +5,26 @@ no policy    the call is that without autocast, up to the dtypes in which the op
              skipped, with advice, if the op has policies for other device types: the author means casts, or none
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from custom_autograd.capabilities.autocast import AutocastRule, policies_of
+from custom_autograd.containers.argument_tree import ArgumentTree
+from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.execution.bind import gather
+from custom_autograd.registration.policy_types import Cast, CastPolicy
+from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
+from custom_autograd.verification.calls.call import Outcome, begin, call_as_given, cotangents_of, find_change
+from custom_autograd.verification.calls.judge import results_of
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -25,13 +35,12 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
-from custom_autograd.verification.harness.casts_by_hand import cast_by_hand
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import output_names, record_of
-from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 LOW = torch.bfloat16
 
@@ -69,14 +78,6 @@ class Autocast(Check):
             yield skipped(f"{ADVICE}: {finding.message}") if finding.status == "failed" else finding
 
 
-@dataclass(frozen=True, slots=True)
-class CastResults:
-    """The outputs of one call, and the gradients by the name of their input."""
-
-    outputs: tuple[Tensor, ...]
-    grads: tuple[tuple[str, Tensor], ...]
-
-
 def _in_single(sample: Sample) -> Sample:
     """Return the sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
     return sample.map(
@@ -84,29 +85,18 @@ def _in_single(sample: Sample) -> Sample:
     )
 
 
-def _run(target: Target, sample: Sample) -> CastResults:
-    """Return one call on copies, and its backward for an incoming gradient of 1.5, where one is asked."""
-    with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
+def _run(target: Target, sample: Sample) -> Outcome:
+    """Return one call, and its backward for an incoming gradient of 1.5, where one is asked, without autocast."""
+    device_type = device_type_of(sample)
+    with kept_random_state(), torch.autocast(device_type, enabled=False):
         sample, _ = without_refused_gradients(target, sample)
-    leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in sample.tensors()]
-    positions = target.written_positions(sample)
-    values = [x.clone() if position in positions else x for position, x in enumerate(leaves)]
-    with kept_random_state():
-        outputs = call_on(target.call, sample.with_tensors(values))
-    outputs += tuple(x for position, x in enumerate(values) if position in positions)
-    able = [y for y in outputs if y.requires_grad]
-    wanted = [(target.name_of(leaf), x) for leaf, x in zip(sample.leaves(), leaves, strict=True) if x.requires_grad]
-    if not able or not wanted:
-        return CastResults(tuple(y.detach() for y in outputs), ())
-    with kept_random_state(), torch.autocast(device_type_of(sample), enabled=False):
-        grads = torch.autograd.grad(
-            able, [x for _, x in wanted], [torch.full_like(y, 1.5) for y in able], allow_unused=True
-        )
-    named = [(name, g) for (name, _), g in zip(wanted, grads, strict=True) if g is not None]
-    return CastResults(tuple(y.detach() for y in outputs), tuple(named))
+    call = call_as_given(sample).with_cotangent(lambda u: torch.full_like(u, 1.5))
+    begun = begin(target, target.call, call)
+    with torch.autocast(device_type, enabled=False):
+        return {**begun.detached(), **begun.backward(cotangents_of(call, begun))}
 
 
-def _under_autocast(target: Target, sample: Sample, plain: CastResults) -> Iterator[Finding]:
+def _under_autocast(target: Target, sample: Sample, plain: Outcome) -> Iterator[Finding]:
     """Compare a call under autocast with the fake, and with the policy unless the op lacks one for the device type."""
     device_type = device_type_of(sample)
     record = record_of(target)
@@ -116,7 +106,8 @@ def _under_autocast(target: Target, sample: Sample, plain: CastResults) -> Itera
         yield skipped(reason, advice=f"{reason}: call register_autocast({device_type!r}, ...)")
         return
     with torch.autocast(device_type, LOW):
-        outputs = _run(target, sample.map(Tensor.detach)).outputs
+        found = _run(target, sample.map(Tensor.detach))
+    outputs = [found[name] for name in results_of(found)]
     finding = _against_fake(target, sample, outputs, "under autocast", is_autocast=True)
     yield finding
     if finding.status != "failed":
@@ -149,29 +140,24 @@ def _against_fake(
     return PASSED
 
 
-def _against_policy(target: Target, sample: Sample, plain: CastResults, found: CastResults) -> Iterator[Finding]:
+def _against_policy(target: Target, sample: Sample, plain: Outcome, found: Outcome) -> Iterator[Finding]:
     record = record_of(target)
     rule = None if record is None else record.registrations.get(AutocastRule, device_type_of(sample))
     if record is None or rule is None:
-        yield _roughly(output_names(target, len(plain.outputs)), found.outputs, plain.outputs)
+        yield _roughly(found, plain)
         return
     policy = rule.policy
     with torch.autocast(device_type_of(sample), LOW, enabled=False):  # "lower" is float16 on most devices
         expected = _run(replace(target, call=cast_by_hand(target, record, policy)), sample)
     label = f"under autocast, not what casts by hand give, as the policy {policy.text} says"
-    difference = find_difference(
-        found.outputs, expected.outputs, names=output_names(target, len(expected.outputs))
-    ) or find_difference(
-        [g for _, g in found.grads],
-        [g for _, g in expected.grads],
-        names=[f"the gradient of '{name}'" for name, _ in expected.grads],
-    )
+    difference = find_change(found, expected)
     yield PASSED if difference is None else failed(f"{label}: {difference}", cause="the policy is not applied")
 
 
-def _roughly(names: Sequence[str], found: Sequence[Tensor], expected: Sequence[Tensor]) -> Finding:
+def _roughly(found: Outcome, expected: Outcome) -> Finding:
     """Fail where most numbers are off and by much, which neither rounding nor one jump at a threshold explains."""
-    for name, one, other in zip(names, found, expected, strict=False):
+    for name in results_of(expected):
+        one, other = found[name], expected[name]
         if one.shape != other.shape or not other.is_floating_point() or other.numel() == 0:
             continue
         error, size = (one.double() - other.double()).nan_to_num(), other.double().nan_to_num()
@@ -205,3 +191,95 @@ def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
 
 
 CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, or promote the dtypes in the fake"
+
+
+Arguments: TypeAlias = Sequence[object]
+ByName: TypeAlias = dict[str, Any]  # Any: arguments of any type
+Calls: TypeAlias = tuple[
+    Callable[[Schema, Arguments, ByName], ByName],
+    Callable[[Schema, ByName, Arguments, ByName], tuple[Arguments, ByName]],
+    Callable[[object], object],
+]
+"""A call -> its arguments by the names of the schema; other values of those -> a call; a result -> the flat one."""
+
+
+def cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Function:
+    """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
+    schema, adapter = record.declaration.schema, adapter_of(record.declaration)
+    outputs = [output.name for output in schema.visible_outputs]
+    flat: Calls = (_read, _write, _take)
+    read, write, take = adapter.around(flat, _containers)
+
+    def call(*args: object, **kwargs: object) -> object:
+        given = read(schema, args, kwargs)
+        first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
+        promoting = [
+            x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
+        ]
+        widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
+        values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
+        positional, keywords = write(schema, values, args, kwargs)
+        found = take(target.call(*positional, **keywords))
+        results = [found] if len(outputs) == 1 else cast(Sequence[object], found or ())
+        before = next(iter(first), None)
+        return [
+            _to(value, policy, policy.outputs.get(name, "keep"), before)
+            for name, value in zip(outputs, results, strict=True)
+        ]
+
+    return call
+
+
+def _read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
+    """Return the arguments of a call by the names of the schema."""
+    return {**dict(gather(schema, args)), **kwargs}
+
+
+def _write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
+    """Return the same call with other values."""
+    positional = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
+    return positional, {name: values[name] for name in kwargs}
+
+
+def _take(result: object) -> object:
+    """Return what a call returned, as the schema has it."""
+    return result
+
+
+def _containers(tree: ArgumentTree, _: Calls) -> Calls:
+    """Return the three for an op with containers."""
+
+    def read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
+        positional, keywords = tree.flat_call(*args, **kwargs)
+        return {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
+
+    def write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
+        return tree.arguments(values)
+
+    return read, write, functools.partial(_take_containers, tree)
+
+
+def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
+    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
+
+
+def _floating(value: object) -> list[Tensor]:
+    return [x for x in Sample(value).tensors() if x.is_floating_point()]
+
+
+def _take_containers(tree: ArgumentTree, result: object) -> object:
+    results = tree.results
+    if results is None:
+        return result
+    if not results.hidden:
+        taken: object = results.take(result)
+        return taken
+    items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
+    found = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
+    return found if len(found) != 1 else found[0]
+
+
+def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
+    """Return a tensor, or all in a container, cast as one entry of a policy says."""
+    dtype = policy.dtype_of(wanted, other)
+    return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]

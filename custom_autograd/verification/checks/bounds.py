@@ -1,7 +1,11 @@
-"""A kernel stays inside its memory: what it is given and what it makes lie between guards, which it leaves alone."""
+"""A kernel keeps to its memory, and on CUDA to the stream and the device of its inputs, without waiting for the device.
+
+What it is given and what it makes lie between guards, which it leaves alone.
+"""
 
 import ctypes
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +15,15 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.dispatch import DispatchMode
 from custom_autograd.values.random_state import RandomState
+from custom_autograd.verification.calls.call import (
+    Call,
+    begin,
+    call_in_double,
+    cotangents_of,
+    find_change,
+    run,
+    run_repeatably,
+)
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
@@ -63,15 +76,15 @@ def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Findi
             outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))
         for leaf, row in zip(sample.leaves(), inputs, strict=True):
             if (text := row.find_write()) is not None:
-                return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=CAUSE)
+                return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=OUTSIDE)
         for row in made.rows:
             if (text := row.find_write()) is not None:
-                return failed(f"{name} writes {text} {_what(row, target, outputs)}", cause=CAUSE)
+                return failed(f"{name} writes {text} {_what(row, target, outputs)}", cause=OUTSIDE)
         results.append([output.clone() for output in outputs])
     difference = find_difference(results[1], results[0], names=output_names(target, len(results[0])))
     if difference is None:
         return PASSED
-    return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=CAUSE)
+    return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=OUTSIDE)
 
 
 class _Guarded:
@@ -148,9 +161,105 @@ def _elements(number: int) -> str:
     return f"{number} element{'s' if number > 1 else ''}"
 
 
-CAUSE = "an index is off by one, or a tail is not masked"
+OUTSIDE = "an index is off by one, or a tail is not masked"
 
 FACTORIES = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
     "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "full", "full_like", "clone",
 })  # fmt: skip
+
+
+BUSY = 4096
+"""Rows of the matrices whose product keeps a stream busy for some milliseconds."""
+
+WAITS = "the op declares that it may wait for the device, with torch.Tag.cudagraph_unsafe"
+
+
+class Streams(Check):
+    """A side stream whose inputs are not there yet, a device that is not the current one, and no synchronisation."""
+
+    name = "streams"
+    code = "D01"
+    group = "system"
+    needs = ("gradcheck", "reuse")
+    most_samples = 1
+    purpose = "CUDA kernels run on the stream and device of their inputs, and do not wait for the device"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a CUDA device."""
+        del target
+        return None if torch.cuda.is_available() else "there is no CUDA device"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding for each."""
+        call = _call_on(target, sample, "cuda")
+        yield _on_side_stream(target, call)
+        yield skipped(WAITS) if _may_wait(target) else _without_synchronisation(target, call)
+        if torch.cuda.device_count() < 2:
+            yield skipped("there is one CUDA device, so that none is another than the current one")
+            return
+        yield _on_other_device(target, _call_on(target, sample, "cuda:1"))
+
+
+def _may_wait(target: Target) -> bool:
+    """Return True if an op is tagged as one that a CUDA graph cannot capture, which holds for all that wait."""
+    return target.overload is not None and torch.Tag.cudagraph_unsafe in target.overload.tags
+
+
+def _call_on(target: Target, sample: Sample, device: str) -> Call:
+    return call_in_double(target, sample.map(lambda x: x.detach().to(device).requires_grad_(x.requires_grad)))
+
+
+def _on_side_stream(target: Target, call: Call) -> Finding:
+    """Fill the inputs on a side stream, after a long product there: a kernel that does not wait sees zeros."""
+    expected = run_repeatably(target, call)
+    cotangents = cotangents_of(call, begin(target, target.call, call))  # made here: they come from the host
+    tensors = call.sample.tensors()
+    buffers = [torch.zeros_like(x) if i in call.needs else x for i, x in enumerate(tensors)]
+    late = replace(call, sample=call.sample.with_tensors(buffers))
+    matrix = torch.ones(BUSY, BUSY, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(4):
+            matrix = matrix @ matrix * (1 / BUSY)
+        for position in call.needs:
+            buffers[position].copy_(tensors[position])
+        begun = begin(target, target.call, late)
+        found = {**begun.detached(), **begun.backward(cotangents)}
+    torch.cuda.synchronize()
+    difference = find_change(found, expected)
+    if difference is None:
+        return PASSED
+    cause = "a kernel is launched on the default stream, not on torch.cuda.current_stream()"
+    return failed(f"on a side stream: {difference} on the default stream", cause=cause)
+
+
+def _without_synchronisation(target: Target, call: Call) -> Finding:
+    """Run forward and backward, while torch raises if the host would wait for the device."""
+    cotangents = cotangents_of(call, begin(target, target.call, call))
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        begin(target, target.call, replace(call, state=None)).backward(cotangents)
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        return failed(f"the op waits for the device: {first_line(error)}", cause=".item(), .cpu() or a size from data")
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return PASSED
+
+
+def _on_other_device(target: Target, call: Call) -> Finding:
+    """Compare a call on the second device, while the first is current, with one while the second is."""
+    with torch.cuda.device(1):
+        expected = run(target, target.call, call)
+    with torch.cuda.device(0):
+        found = run(target, target.call, call)
+    difference = find_change(found, expected)
+    if difference is None:
+        return PASSED
+    cause = "a kernel is launched on the current device, not on that of its inputs"
+    return failed(f"on a device that is not the current one: {difference} where it is", cause=cause)

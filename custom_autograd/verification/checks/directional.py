@@ -1,4 +1,4 @@
-"""The backward agrees with finite differences along random directions, for larger numbers, zeros and ties too."""
+"""The backward agrees with finite differences along random directions: of other numbers, and of complex ones."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,12 +8,31 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call_arguments import with_other_scalars
 from custom_autograd.verification.calls.directions import find_function, look_along
 from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
-from custom_autograd.verification.harness.base import Check, Finding
-from custom_autograd.verification.harness.differentiable import can_have_gradient, function_of, with_derivatives
-from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import scalars, tile_sizes, within_domain
+from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    find_refusal,
+    first_line,
+    skipped,
+)
+from custom_autograd.verification.harness.differentiable import (
+    TensorFunction,
+    can_have_gradient,
+    cotangents_like,
+    function_of,
+    vector_jacobian,
+    with_derivatives,
+)
+from custom_autograd.verification.harness.numerical import Precision, along_one, inner, precision_of
+from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.variants import tile_sizes, within_domain
 
 
 class Directional(Check):
@@ -38,7 +57,7 @@ class Directional(Check):
 
 def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
-    yield from within_domain(target, sample, scalars(sample, target.arguments))
+    yield from with_other_scalars(target, sample)
     yield from _changed(sample, SMALL[:1])
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         yield from within_domain(target, sample, tile_sizes(sample, (256,)))
@@ -55,3 +74,96 @@ def _moved(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
     is_number = can_have_gradient(tensor) and tensor.layout == torch.strided
     found = change(tensor.detach()) if is_number else None
     return tensor if found is None else found.requires_grad_(tensor.requires_grad)
+
+
+DIRECTIONS = 3
+
+ADVICE = "no sample is complex, so this is advice"
+
+
+class Complex(Check):
+    """A real sample made complex if the op takes it; what is found there is advice, since it is not declared."""
+
+    name = "complex"
+    code = "G10"
+    group = "derivatives"
+    purpose = "complex gradients are conjugate Wirtinger derivatives"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding per input, along real, imaginary and mixed directions."""
+        is_declared = any(tensor.is_complex() for tensor in sample.tensors())
+        changed = _made_complex(target, sample)
+        function = with_derivatives(function_of(target, changed))
+        inputs = tuple(x.detach() for x in function.inputs)
+        outputs = function(*function.inputs)
+        if not any(output.requires_grad for output in outputs):
+            raise NothingToCheckError("no output carries a gradient")
+        cotangents = cotangents_like(outputs)
+        try:
+            grads = vector_jacobian(function, inputs, cotangents)
+        except Exception as error:
+            if is_declared or find_refusal(error) is not None:
+                raise
+            found = f"the backward raises {first_line(error)}; let the kernel refuse complex numbers too"
+            yield skipped(f"{ADVICE}: {found}")
+            return
+        precision = precision_of(function, inputs)
+        for position in range(len(grads)):
+            finding = _check(function, inputs, position, cotangents, grads[position], precision)
+            yield finding if is_declared or finding is PASSED else skipped(f"{ADVICE}: {finding.message}")
+
+
+def _made_complex(target: Target, sample: Sample) -> Sample:
+    """Return the sample with complex numbers in it.
+
+    Raises:
+        NothingToCheckError: the op refuses them, or does not answer in complex numbers.
+    """
+    if any(tensor.is_complex() for tensor in sample.tensors()):
+        return sample
+    if target.reference is None:
+        raise NothingToCheckError(
+            "no sample is complex, and no reference shows that the op is meant for complex numbers"
+        )
+    changed = sample.map(_with_imaginary_part)
+    try:
+        with torch.no_grad():
+            outputs = call_on(target.call, changed.map(torch.clone))
+            call_on(target.reference, changed.map(torch.clone))
+    except Exception as error:
+        advice = TO_SAY if only_a_kernel_refuses(target, changed) else ""
+        raise NothingToCheckError(f"the op takes no complex numbers: {first_line(error)}{advice}") from error
+    if not outputs or not all(output.is_complex() for output in outputs):
+        raise NothingToCheckError("the op does not answer in complex numbers")
+    return changed.map(lambda x: x.requires_grad_(x.is_complex()))
+
+
+def _with_imaginary_part(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    real = tensor.detach().double()
+    return torch.complex(real, torch.randn_like(real))
+
+
+def _check(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    position: int,
+    cotangents: Sequence[Tensor],
+    grad: Tensor,
+    precision: Precision,
+) -> Finding:
+    for _ in range(DIRECTIONS):
+        direction = torch.randn_like(inputs[position])
+        estimate = along_one(function, inputs, position, direction, cotangents, precision)
+        found, conjugate = inner([grad], [direction]), inner([grad.conj()], [direction])
+        bound = 10 * estimate.error + 1e-6 + 1e-5 * float(grad.norm() * direction.norm())
+        if estimate.is_kink or abs(found - estimate.value) <= bound:
+            continue
+        is_conjugate, name = abs(conjugate - estimate.value) <= bound, function.names[position]
+        return failed(
+            f"complex gradient of '{name}' along a direction is {found:.6g}, expected {estimate.value:.6g}: "
+            "conjugate what the backward multiplies with, or let the kernel refuse complex numbers",
+            cause="a conj() is missing, or there is one too many" if is_conjugate else "",
+        )
+    return PASSED

@@ -1,18 +1,23 @@
-"""The fake kernel agrees with the real one: metadata of outputs, in every layout, size and dtype."""
+"""The fake kernel agrees with the real one: in every layout, size and dtype, and run on symbols for every size.
+
+Of symbols it fixes none, and its answer holds at other sizes.
+"""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.fake_tensors import fake_outputs
+from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
+from custom_autograd.verification.calls.fake_tensors import fake_outputs, find_real
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
+    NothingToCheckError,
     failed,
     find_refusal,
     first_line,
@@ -20,10 +25,17 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_untruth
+from custom_autograd.verification.harness.passes import judge_raised
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
-from custom_autograd.verification.harness.sweeps import layouts
+from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, layouts, resized
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import VARIED, floating, integers, kinds
+from custom_autograd.verification.harness.variants import (
+    MOST_ELEMENTS,
+    VARIED,
+    floating,
+    integers,
+    kinds,
+)
 
 LONG = 1031
 """A size that no sample has: a prime above a thousand."""
@@ -124,3 +136,140 @@ META = (
 STRIDES = "all kernels of an op return the same strides, and the fake is derived from the reference"
 CONTIGUOUS = "end the reference in .contiguous(), or register_fake with x.new_empty(x.shape)"
 OTHER = "let the kernel return the strides of the reference, or register_fake those of the kernel"
+
+
+MOST_EDGES = 4
+"""Conditions of one fake kernel that are looked at."""
+
+
+class Symbolic(Check):
+    """The fake kernel's results for symbolic sizes, compared with the real kernel's for larger ones."""
+
+    name = "symbolic"
+    code = "C02"
+    group = "metadata"
+    is_quick = True
+    needs = ("fake",)
+    purpose = "the fake kernel takes symbolic sizes: it fixes none, and outputs follow inputs"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless it is an op of the dispatcher: only such an op has a fake kernel."""
+        return "only an op of the dispatcher has a fake kernel" if target.overload is None else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding per set of other sizes that the op takes."""
+        if any(tensor.layout != torch.strided for tensor in sample.tensors()):
+            raise NothingToCheckError("the sizes of a sparse tensor are not symbols")
+        base, free = resized(sample, {}), free_sizes(sample)
+        if not free:
+            raise NothingToCheckError(FIXED)
+        if find_real(target, base, base) is None:
+            raise NothingToCheckError("the op or its fake kernel raises where every tensor is contiguous")
+        with torch.no_grad(), symbolic_mode() as symbols:
+            positions = iter(range(len(base.tensors())))
+            fakes = base.map(lambda tensor: symbols.fake(tensor, next(positions), free))
+            try:
+                said = call_on(target.full, fakes)
+            except Exception as error:  # noqa: BLE001 - whatever the fake kernel raises is what there is to report
+                cause = _cause_of(target, "it reads a size as a number")
+                yield judge_raised("with symbolic sizes the fake kernel raises", error, cause=cause)
+                return
+        yield from _compare_sizes(target, base, said, symbols)
+        yield from _check_edges(target, base, symbols)
+
+
+FIXED = "no size can vary: each is 0 or 1, equals a number among the arguments, or belongs to a tensor of integers"
+
+
+def _compare_sizes(target: Target, base: Sample, said: Sequence[Tensor], symbols: Symbols) -> Iterator[Finding]:
+    """Compare each growth of the sizes that the op takes with the fake's shapes."""
+    count = 0
+    for sizes in growths(base):
+        done = find_real(target, resized(base, sizes), base)
+        if done is None or len(done) != len(said):
+            continue
+        fixed = [size for size in sizes if symbols.is_fixed(size)]
+        if not fixed and not symbols.holds_for(sizes):
+            continue
+        count += 1
+        yield _fixed(target, base, fixed[0], sizes) if fixed else _at(target, base, said, done, symbols, sizes)
+    if not count:
+        yield skipped("the op takes no other sizes than those of the sample, or its fake kernel distinguishes them")
+
+
+def _check_edges(target: Target, base: Sample, symbols: Symbols) -> Iterator[Finding]:
+    """Check sizes beyond each number that the fake kernel compares a size with; the comparison itself is advice."""
+    names = {size: _dimension_of(target, base, size) for size in free_sizes(base)}
+    for condition, beyond in itertools.islice(symbols.edges(names), MOST_EDGES):
+        text = f"the fake kernel tests whether {condition}"
+        advice = f"{text}: the compiler compiles again on the other side"
+        for sizes in beyond:
+            if elements_of(base, sizes) > MOST_ELEMENTS:
+                yield skipped(f"{text}, and a size on the other side is too large to run", advice=advice)
+                continue
+            (size,) = sizes.values()
+            yield from _check_edge(target, base, resized(base, sizes), f"{text}; where it is {size}", advice)
+
+
+def _check_edge(target: Target, base: Sample, sample: Sample, text: str, advice: str) -> Iterator[Finding]:
+    done = find_real(target, sample, base)
+    if done is None:
+        return
+    with torch.no_grad():
+        untruth = find_untruth(fake_outputs(target, sample), done, output_names(target, len(done)))
+    if untruth is None:
+        yield Finding("passed", advice=advice)
+    else:
+        yield failed(f"{text}, {untruth[1]}", cause="the fake kernel branches on a size")
+
+
+def _fixed(target: Target, sample: Sample, size: int, sizes: Mapping[int, int]) -> Finding:
+    text = f"the fake kernel holds for size {size} ({_dimension_of(target, sample, size)}) alone, and the op runs with"
+    return failed(f"{text} {sizes[size]}", cause=_cause_of(target, "int(...) or == makes a number of a size"))
+
+
+def _cause_of(target: Target, cause: str) -> str:
+    """Return what makes a number of a size: in a reference a loop, as a rule, which is no mistake there."""
+    return DERIVED if has_derived_fake(target) else cause
+
+
+def _at(
+    target: Target,
+    sample: Sample,
+    said: Sequence[Tensor],
+    done: Sequence[Tensor],
+    symbols: Symbols,
+    sizes: Mapping[int, int],
+) -> Finding:
+    for name, fake, real in zip(output_names(target, len(done)), said, done, strict=True):
+        if fake.dim() != real.dim():
+            return failed(f"{name}: the fake kernel gives {fake.dim()} dimensions, the real one {real.dim()}")
+        shape = [symbols.size_at(size, sizes) for size in fake.shape]
+        if any(size is not None and size != found for size, found in zip(shape, real.shape, strict=True)):
+            changes = [f"{_dimension_of(target, sample, old)} is {new} instead of {old}" for old, new in sizes.items()]
+            text = f"{name}: where {', '.join(changes)}, the fake kernel gives shape {_shown(shape)}"
+            is_constant = all(isinstance(size, int) for size in fake.shape)
+            return failed(f"{text}, the real one gives {tuple(real.shape)}", cause=CONSTANT if is_constant else "")
+    return PASSED
+
+
+DERIVED = (
+    "the fake is derived from the reference, which loops over a size or makes a number of it by int(...) or ==: "
+    "register_fake"
+)
+
+CONSTANT = "the fake kernel always gives the same shape"
+
+
+def _dimension_of(target: Target, sample: Sample, size: int) -> str:
+    """Return the first dimension of a size, in words."""
+    dimensions = [
+        f"dimension {list(leaf.tensor.shape).index(size)} of '{target.name_of(leaf)}'"
+        for leaf in sample.leaves()
+        if size in leaf.tensor.shape
+    ]
+    return dimensions[0]
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return f"({', '.join('?' if size is None else str(size) for size in shape)}{',' if len(shape) == 1 else ''})"

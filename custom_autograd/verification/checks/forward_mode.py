@@ -1,7 +1,7 @@
 """Forward-mode tangents agree with finite differences, or the op reports that it has none."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
-    Check,
     Finding,
     failed,
     find_refusal,
@@ -28,13 +27,13 @@ from custom_autograd.verification.harness.differentiable import (
     signed_like,
     with_reference_gradients,
 )
-from custom_autograd.verification.harness.numerical import Precision, precision_of
+from custom_autograd.verification.harness.numerical import Precision, differences, precision_of
 from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.wrong_gradients import chosen_subsets, parts_by_inputs
+from custom_autograd.verification.harness.wrong_gradients import OfInputs, chosen_subsets
 
 
-class ForwardMode(Check):
+class ForwardMode(OfInputs):
     """J v against a central difference, for every subset of the inputs; for all of them, v in other layouts too."""
 
     name = "forward_mode"
@@ -42,14 +41,6 @@ class ForwardMode(Check):
     group = "derivatives"
     needs = ("gradcheck", "linearity")
     purpose = "forward-mode tangents are right and linear, or the op reports that it has none"
-
-    def __init__(self, only: tuple[str, ...] | None = None) -> None:
-        self.only = only
-
-    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
-        """Return one for each subset of the inputs."""
-        found = parts_by_inputs(target, samples)
-        return {label: ForwardMode(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset of the inputs."""
@@ -237,13 +228,7 @@ def _worst(found: Tensor, expected: Tensor) -> str:
 
 def _expected(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
     """Return the tangents by finite differences; by the reference if its gradients are not the derivative."""
-    is_surrogate = function.target.reference_surrogate
-    return push_forward(reference_of(function), v) if is_surrogate else _differences(function, v, step)
-
-
-def _differences(function: TensorFunction, v: Sequence[Tensor], step: float) -> tuple[Tensor, ...]:
-    inputs = function.inputs
+    if function.target.reference_surrogate:
+        return push_forward(reference_of(function), v)
     with torch.no_grad():
-        above = function(*(value.detach() + step * t for value, t in zip(inputs, v, strict=True)))
-        below = function(*(value.detach() - step * t for value, t in zip(inputs, v, strict=True)))
-    return tuple((high - low) / (2 * step) for high, low in zip(above, below, strict=True))
+        return differences(function, function.inputs, v, step)

@@ -1,7 +1,7 @@
-"""The backward agrees with finite differences, whichever inputs need a gradient."""
+"""The backward agrees with finite differences, whichever inputs need a gradient, and none is silently zero."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -37,18 +37,18 @@ from custom_autograd.verification.harness.numerical import FLOAT64, Precision, c
 from custom_autograd.verification.harness.sweeps import subsets
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.wrong_gradients import (
+    OfInputs,
     chosen_subsets,
     find_growth,
     find_worst_entry,
     find_wrong_direction,
-    parts_by_inputs,
 )
 
 MOST_EXPLAINED = 1000
 """Elements of all inputs up to which every element is looked at, to say what is wrong."""
 
 
-class Gradcheck(Check):
+class Gradcheck(OfInputs):
     """First derivatives: torch.autograd.gradcheck for all inputs together, the same gradients for every subset."""
 
     name = "gradcheck"
@@ -56,14 +56,6 @@ class Gradcheck(Check):
     group = "derivatives"
     is_quick = True
     purpose = "the backward agrees with finite differences, whichever inputs need a gradient"
-
-    def __init__(self, only: tuple[str, ...] | None = None) -> None:
-        self.only = only
-
-    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
-        """Return one for each subset of the inputs."""
-        found = parts_by_inputs(target, samples)
-        return {label: Gradcheck(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Check visible outputs first, then hidden ones, where a gradient through them is defined at all."""
@@ -78,10 +70,13 @@ class Gradcheck(Check):
 
 def _check(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
     inputs = function.inputs
-    disconnected = find_disconnected(function, inputs)
-    if disconnected is not None:
-        yield failed(disconnected)
+    is_whole = all(output.requires_grad for output in function(*inputs))
+    disconnected = [] if is_whole else find_disconnected(function)
+    if disconnected:
+        yield failed(disconnected[0])
         return
+    if not any(output.requires_grad for output in function(*inputs)):
+        raise NothingToCheckError("no output depends on the inputs that can have a gradient")
     if not _is_finite_nearby(function, inputs):
         raise NothingToCheckError("a result here or nearby is not finite")
     try:
@@ -120,19 +115,16 @@ def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Fi
         yield skipped(f"no gradient through hidden outputs: {refusal}")
 
 
-def find_disconnected(function: TensorFunction, inputs: Sequence[Tensor]) -> str | None:
-    """Return the first output that changes with the inputs but carries no gradient: its derivative is silently zero."""
-    outputs = function(*inputs)
-    if all(output.requires_grad for output in outputs):
-        return None
-    moved = call_nearby(function, torch.randn_like)
-    for position, (before, after) in enumerate(zip(outputs, moved, strict=True)):
-        if not before.requires_grad and find_difference([before], [after]) is not None:
-            names = ", ".join(f"'{name}'" for name in function.names)
-            return f"{function.output_names[position]} depends on {names} but carries no gradient: it is silently zero"
-    if not any(output.requires_grad for output in outputs):
-        raise NothingToCheckError("no output depends on the inputs that can have a gradient")
-    return None
+def find_disconnected(function: TensorFunction) -> list[str]:
+    """Return what is wrong with outputs that change with the inputs but carry no gradient."""
+    outputs, moved = function(*function.inputs), call_nearby(function, torch.randn_like)
+    rows = zip(function.output_names, outputs, moved, strict=True)
+    names = ", ".join(f"'{name}'" for name in function.names)
+    return [
+        f"{name} depends on {names} but carries no gradient: it is silently zero"
+        for name, before, after in rows
+        if not before.requires_grad and find_difference([before], [after]) is not None
+    ]
 
 
 def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
@@ -260,3 +252,19 @@ def _grads(
     )
     batch = (len(cotangents[0]),) if is_batched else ()
     return [x.new_zeros((*batch, *x.shape)) if g is None else g for x, g in zip(inputs, grads, strict=True)]
+
+
+class NonDifferentiable(Check):
+    """Outputs without a gradient, before and after the inputs move a little."""
+
+    name = "non_differentiable"
+    code = "G13"
+    group = "derivatives"
+    is_quick = True
+    purpose = "no output that depends on an input is without a gradient"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding per output that is wrong."""
+        disconnected = find_disconnected(function_of(target, sample))
+        cause = "it is marked non-differentiable, detached, or no backward is registered"
+        yield from [failed(text, cause=cause) for text in disconnected] or [PASSED]

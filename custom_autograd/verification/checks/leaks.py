@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call import Call, begin, call_in_double, run
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -29,16 +28,15 @@ class Leaks(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for a forward whose graph is dropped, one for a forward with its backward."""
         try:
-            function = function_of(target, sample)
-            cotangents = cotangents_of(function, function.inputs)
+            call = call_in_double(target, sample)
         except NothingToCheckError:
             yield _look("a call", lambda: _call(target, sample))
             return
-        finding = _look("a forward whose graph is dropped", lambda: _drop(function))
+        finding = _look("a forward whose graph is dropped", lambda: _drop(target, call))
         yield finding
         if finding is PASSED:
-            end = _End({cotangent.device for cotangent in cotangents})
-            yield _look("a forward and its backward", lambda: _differentiate(function, cotangents), end)
+            end = _End({x.device for x in call.sample.tensors()})
+            yield _look("a forward and its backward", lambda: _differentiate(target, call), end)
 
 
 def _call(target: Target, sample: Sample) -> None:
@@ -46,12 +44,12 @@ def _call(target: Target, sample: Sample) -> None:
         call_on(target.call, copy(sample))
 
 
-def _drop(function: TensorFunction) -> None:
-    forward(function, function.inputs)
+def _drop(target: Target, call: Call) -> None:
+    begin(target, target.call, call)
 
 
-def _differentiate(function: TensorFunction, cotangents: tuple[Tensor, ...]) -> None:
-    forward(function, function.inputs).backward(cotangents)
+def _differentiate(target: Target, call: Call) -> None:
+    run(target, target.call, call)
 
 
 class _End:

@@ -6,17 +6,16 @@ registered per input, which promises better; elsewhere it is a number in the rep
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from custom_autograd.registration.rule_types import Gradient, GradientRule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import Overload, Watch, arguments_of_overload, name_of_overload
+from custom_autograd.verification.calls.call import Call, begin, call_in_double, cotangents_of, run_repeatably
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import TensorFunction, function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward, repeatable_gradients
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -33,29 +32,23 @@ class Needs(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return three findings per input: the value of its gradient, also with create_graph, and work for nothing."""
-        function = function_of(target, sample)
-        if len(function.positions) < 2:
+        call = call_in_double(target, sample)
+        if len(call.needs) < 2:
             raise NothingToCheckError("only one input can have a gradient")
-        cotangents = cotangents_of(function, function.inputs)
-        expected = repeatable_gradients(function, function.inputs, cotangents)
-        everything = _record(function, cotangents)
-        for position, name in enumerate(function.names):
-            part = function.restricted_to([position])
-            try:
-                alone = _record(part, cotangents)
-            except NothingToCheckError:
-                continue  # no output depends on this input
-            label = f"the gradient of '{name}' where only it is needed"
-            difference = find_difference(alone.grads, [expected[position]], names=[label])
-            yield (
-                PASSED
-                if difference is None
-                else failed(
-                    f"{difference} where all are needed", cause="a gradient is returned in the place of another"
-                )
-            )
-            yield _compare_with_graph(part, cotangents, alone, label)
-            yield _waste(target, function, position, everything, alone)
+        expected = run_repeatably(target, call)
+        everything, leaves = _record(target, call), call.sample.leaves()
+        for position in sorted(call.needs):
+            part = replace(call, needs=frozenset({position}))
+            alone = _record(target, part)
+            if alone.able != everything.able:
+                continue  # which outputs carry a gradient depends on which inputs need one
+            label = f"the gradient of '{target.name_of(leaves[position])}' where only it is needed"
+            (name,) = alone.grads
+            difference = find_difference([alone.grads[name]], [expected[name]], names=[label])
+            cause = "a gradient is returned in the place of another"
+            yield PASSED if difference is None else failed(f"{difference} where all are needed", cause=cause)
+            yield _compare_with_graph(target, part, alone.grads[name], label)
+            yield _waste(target, name, everything, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +75,10 @@ class NeedsStep:
 
 @dataclass(slots=True)
 class Backward:
-    """The ops of a backward, in order, and the gradients; tensors are kept, so that no memory is reused."""
+    """The ops of a backward, in order, and the gradients by name; tensors are kept, so that no memory is reused."""
 
-    grads: tuple[Tensor, ...] = ()
+    able: list[str] = field(default_factory=list)
+    grads: Mapping[str, Tensor] = field(default_factory=dict)
     steps: list[NeedsStep] = field(default_factory=list)
     kept: list[object] = field(default_factory=list)
 
@@ -99,7 +93,7 @@ class Backward:
 
     def wasted(self) -> list[NeedsStep]:
         """Return the ops on which no gradient depends."""
-        live, wasted = set(_memory(self.grads)), []
+        live, wasted = set(_memory(self.grads.values())), []
         for step in reversed(self.steps):
             if step.writes & live:
                 live |= step.reads
@@ -107,29 +101,28 @@ class Backward:
                 wasted.append(step)
         return wasted[::-1]
 
-    def last_for(self, position: int) -> NeedsStep | None:
+    def last_for(self, name: str) -> NeedsStep | None:
         """Return the op that gave a gradient its values."""
-        memory = _memory(self.grads[position : position + 1])
+        memory = _memory([self.grads[name]])
         makers = [step for step in self.steps if step.writes & memory and not step.is_view]
         return makers[-1] if makers else None
 
 
-def _record(function: TensorFunction, cotangents: Sequence[Tensor]) -> Backward:
-    called, found = forward(function, function.inputs), Backward()
-    if len(called.outputs) != len(cotangents):
-        raise NothingToCheckError("which outputs carry a gradient depends on which inputs need one")
+def _record(target: Target, call: Call) -> Backward:
+    begun = begin(target, target.call, call)
+    found, cotangents = Backward(begun.able()), cotangents_of(call, begun)
     with Watch(found.add):
-        found.grads = called.backward(cotangents)
+        found.grads = begun.backward(cotangents)
     return found
 
 
-def _compare_with_graph(part: TensorFunction, cotangents: Sequence[Tensor], alone: Backward, label: str) -> Finding:
+def _compare_with_graph(target: Target, part: Call, alone: Tensor, label: str) -> Finding:
+    begun = begin(target, target.call, part)
     try:
-        found = forward(part, part.inputs).backward(cotangents, create_graph=True)
+        (found,) = begun.backward(cotangents_of(part, begun), create_graph=True).values()
     except Exception:  # noqa: BLE001 - what a backward raises in grad mode is a finding of the check second_order
         return PASSED
-    found = tuple(grad.detach() for grad in found)
-    difference = find_difference(found, alone.grads, names=[f"{label}, with create_graph=True"])
+    difference = find_difference([found.detach()], [alone], names=[f"{label}, with create_graph=True"])
     cause = "the backward computes something else in grad mode, or from what needs a gradient"
     return PASSED if difference is None else failed(f"{difference} without it", cause=cause)
 
@@ -141,25 +134,21 @@ def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, ob
     return [values[row.name] for row in rows if row.is_mutated and row.name in values]
 
 
-def _memory(tensors: Sequence[Tensor]) -> frozenset[int]:
+def _memory(tensors: Iterable[Tensor]) -> frozenset[int]:
     """Return the addresses of the memory of tensors; 0, that of empty ones, is left out."""
     return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors) - {0}
 
 
-def _waste(target: Target, function: TensorFunction, position: int, everything: Backward, alone: Backward) -> Finding:
-    wasted = alone.wasted()
-    name = function.names[position]
-    for other, other_name in enumerate(function.names):
-        maker = everything.last_for(other)
-        if other == position or maker is None or not _is_promised(target, other_name):
+def _waste(target: Target, name: str, everything: Backward, alone: Backward) -> Finding:
+    wasted, needed = alone.wasted(), name.removeprefix("gradient of ")
+    for other in everything.grads:
+        maker, argument = everything.last_for(other), other.removeprefix("gradient of ").strip("'")
+        if other == name or maker is None or not _is_promised(target, argument):
             continue
-        if not any(map(maker.is_same_as, wasted)):
-            continue
-        return failed(
-            f"the gradient of '{other_name}' is computed ({maker}) although only '{name}' needs one",
-            cause=f"the rule does not ask needs.{other_name}",
-        )
-    return measured(**{f"operations wasted for '{name}' alone": float(len(wasted))})
+        if any(map(maker.is_same_as, wasted)):
+            text = f"the {other} is computed ({maker}) although only {needed} needs one"
+            return failed(text, cause=f"the rule does not ask needs.{argument}")
+    return measured(**{f"operations wasted for {needed} alone": float(len(wasted))})
 
 
 def _is_promised(target: Target, name: str) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.fake_tensors import takes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -34,7 +35,7 @@ from custom_autograd.verification.harness.differentiable import (
     reference_of,
     surrogates_of,
 )
-from custom_autograd.verification.harness.passes import is_declared_here, refusal_of, takes
+from custom_autograd.verification.harness.passes import is_declared_here, refusal_of
 from custom_autograd.verification.harness.sweeps import free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 

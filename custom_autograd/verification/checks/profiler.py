@@ -8,9 +8,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
+from custom_autograd.verification.calls.call import begin, call_in_double, cotangents_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.differentiable import function_of
-from custom_autograd.verification.harness.passes import cotangents_of, forward, own_node, why_not_own_op
+from custom_autograd.verification.harness.passes import own_node, why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
@@ -53,15 +53,14 @@ def _names_of_call(target: Target, sample: Sample) -> list[str]:
 
 
 def _backward(target: Target, sample: Sample, name: str) -> Finding:
-    function = function_of(target, sample)
-    cotangents = cotangents_of(function, function.inputs)
-    called = forward(function, function.inputs)
-    node = called.outputs[0].grad_fn
-    if node is None or own_node(called.outputs) is None:
+    call = call_in_double(target, sample)
+    begun = begin(target, target.call, call)
+    node = own_node(begun.recorded())
+    if node is None:
         raise NothingToCheckError("its backward is made of several nodes, or of one of torch's own")
     node_name = node.name()
     with _recording() as recorded:
-        called.backward(cotangents)
+        begun.backward(cotangents_of(call, begun))
     if not any(node_name in row for row in recorded):
         return failed(f"a profile of the backward does not show '{node_name}', only {_shown(recorded)}")
     if record_of(target) is not None and name.split("::")[-1] not in node_name:

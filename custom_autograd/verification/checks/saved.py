@@ -17,22 +17,19 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.execution.named_saving import without_policies
 from custom_autograd.schema.samples import Sample, TensorFactory
-from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, measured
-from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import (
-    TensorFunction,
-    can_have_gradient,
-    function_of,
-    signed_like,
-)
-from custom_autograd.verification.harness.passes import (
-    Forward,
+from custom_autograd.verification.calls.call import (
+    Begun,
+    Call,
+    begin,
+    call_in_double,
     cotangents_of,
-    forward,
-    is_same,
-    own_node,
-    repeatable_gradients,
+    numbers_like,
+    run_repeatably,
 )
+from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, measured
+from custom_autograd.verification.harness.comparison import find_difference, is_same
+from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
+from custom_autograd.verification.harness.passes import own_node
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -53,13 +50,13 @@ class Saved(Check):
             return list(self._findings(target, sample))
 
     def _findings(self, target: Target, sample: Sample) -> Iterator[Finding]:
-        function = function_of(target, sample)
-        kept = _keep(function)
+        call = call_in_double(target, sample)
+        kept = _keep(target, call)
         yield from _on_ctx(kept.node)
         yield measured(**{"bytes saved": float(_bytes(kept.tensors))})
-        yield from _edited(function)
+        yield from _edited(target, call)
         if not _is_generated(target):
-            yield from _unread(target, function)
+            yield from _unread(target, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class KeptValues:
     node: Any
 
 
-def _keep(function: TensorFunction) -> KeptValues:
+def _keep(target: Target, call: Call) -> KeptValues:
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -79,21 +76,17 @@ def _keep(function: TensorFunction) -> KeptValues:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        called = forward(function, function.inputs)
-    node = own_node(called.outputs)
+        begun = begin(target, target.call, call)
+    node = own_node(begun.recorded())
     if node is None:
         raise NothingToCheckError("it makes no single Function node, so what it saves is up to the ops it is made of")
-    return KeptValues(tuple(saved), tuple(_label(tensor, function, called) for tensor in saved), node)
+    return KeptValues(tuple(saved), tuple(_label(tensor, target, call, begun) for tensor in saved), node)
 
 
-def _label(tensor: Tensor, function: TensorFunction, called: Forward) -> str:
+def _label(tensor: Tensor, target: Target, call: Call, begun: Begun) -> str:
     """Return 'weight', or output 0, by its address in memory; else that it was made in between."""
-    rest = [(i, leaf) for i, leaf in enumerate(function.sample.leaves()) if i not in function.positions]
-    known = [(f"'{name}'", value) for name, value in zip(function.names, called.inputs, strict=True)]
-    known += [(f"'{function.target.name_of(leaf)}'", leaf.tensor) for _, leaf in rest]
-    names = function.output_names
-    known += [(names[i], value) for i, value in zip(called.positions, called.outputs, strict=True)]
-    for label, value in known:
+    known = [(f"'{target.name_of(leaf)}'", leaf.tensor) for leaf in call.sample.leaves()]
+    for label, value in [*known, *zip(begun.able(), begun.recorded(), strict=True)]:
         if value.data_ptr() == tensor.data_ptr() and value.shape == tensor.shape:
             return label
     return "a tensor made in the forward"
@@ -129,23 +122,22 @@ def _is_generated(target: Target) -> bool:
 # ------------------------------------------------------------------------------------------------- edits in place
 
 
-def _edited(function: TensorFunction) -> Iterator[Finding]:
+def _edited(target: Target, call: Call) -> Iterator[Finding]:
     """Edit an input or output after the forward: the backward must raise, or give the same gradient."""
-    cotangents = cotangents_of(function, function.inputs)
-    expected = repeatable_gradients(function, function.inputs, cotangents)
-    edits = [(f"'{name}'", position, True) for position, name in enumerate(function.names)]
-    outputs, carrying = function.output_names, forward(function, function.inputs).positions
-    edits += [(outputs[i], position, False) for position, i in enumerate(carrying)]
-    names = [f"the gradient of '{name}'" for name in function.names]
-    for label, position, is_input in edits:
-        called = forward(function, function.inputs)
+    expected = run_repeatably(target, call)
+    begun = begin(target, target.call, call)
+    for name in [*begun.leaves, *begun.able()]:
+        begun = begin(target, target.call, call.map(torch.clone))
+        cotangents = cotangents_of(call, begun)
+        label = name.removeprefix("gradient of ")
         try:
             with torch.no_grad():
-                (called.inputs if is_input else called.outputs)[position].mul_(0.5).add_(0.25)
-            found = called.backward(cotangents)
+                {**begun.leaves, **begun.values}[name].mul_(0.5).add_(0.25)
+            found = begun.backward(cotangents)
         except RuntimeError:
             continue  # what is to happen: torch compares the version that was saved
-        difference = find_difference(found, expected, names=names)
+        names = [f"the {gradient}" for gradient in found]
+        difference = find_difference(list(found.values()), [expected[one] for one in found], names=names)
         if difference is not None:
             yield failed(
                 f"{label} is edited in place before the backward, which does not notice: {difference}",
@@ -173,8 +165,8 @@ class Reading:
         return bool(names[position][1]) and any(self.first[i] is not False or self.second[i] for i in others)
 
 
-def _unread(target: Target, function: TensorFunction) -> Iterator[Finding]:
-    reading = _read(function)
+def _unread(target: Target, call: Call) -> Iterator[Finding]:
+    reading = _read(target, call)
     positions = [i for i, is_read in enumerate(reading.first) if is_read is False]
     only_second = [reading.tensors[i] for i in positions if reading.second[i]]
     if only_second:
@@ -201,7 +193,7 @@ def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
         if sample.error is not None:
             continue
         try:
-            reading = _read(function_of(target, sample))
+            reading = _read(target, call_in_double(target, sample))
         except NothingToCheckError:
             continue
         if len(reading.tensors) == count and (reading.first[position] is not False or reading.second[position]):
@@ -209,9 +201,9 @@ def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
     return False
 
 
-def _read(function: TensorFunction) -> Reading:
-    run = _Replay(function, cotangents_of(function, function.inputs), signed_like(function.inputs))
-    kept = _keep(function)
+def _read(target: Target, call: Call) -> Reading:
+    run = _Replay(target, call)
+    kept = _keep(target, call)
     plain, plain_second = run.first(), run.second()
     first: list[bool | None] = []
     second: list[bool] = []
@@ -235,16 +227,16 @@ def _misshapen(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """Gradients of a function, with one saved tensor replaced when it is unpacked; None if they raise."""
+    """Gradients of a call, with one saved tensor replaced when it is unpacked; None if they raise."""
 
-    function: TensorFunction
-    cotangents: Sequence[Tensor]
-    directions: Sequence[Tensor]
+    target: Target
+    call: Call
 
     def first(self, position: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
         """Return the gradients."""
         try:
-            return self._forward(position, other).backward(self.cotangents)
+            begun = self._forward(position, other)
+            return list(begun.backward(cotangents_of(self.call, begun)).values())
         except Exception:
             if other is None:
                 raise
@@ -253,23 +245,25 @@ class _Replay:
     def second(self, position: int = -1, other: Tensor | None = None) -> Sequence[Tensor] | None:
         """Return the gradients of <gradients, directions>, for inputs and incoming gradients."""
         try:
-            called = self._forward(position, other)
-            incoming = tuple(u.clone().requires_grad_() for u in self.cotangents)
-            grads = torch.autograd.grad(called.outputs, called.inputs, incoming, create_graph=True, allow_unused=True)
-            pairs = [(g, v) for g, v in zip(grads, self.directions, strict=True) if g is not None and g.requires_grad]
-            again = Forward((*called.inputs, *incoming), tuple(g for g, _ in pairs), tuple(range(len(pairs))))
-            return again.backward([v for _, v in pairs]) if pairs else ()
+            begun = self._forward(position, other)
+            inputs = list(begun.leaves.values())
+            incoming = [
+                numbers_like(y, name).requires_grad_() for name, y in begun.values.items() if name in begun.able()
+            ]
+            grads = gradients(begun.recorded(), inputs, incoming, create_graph=True)
+            directions = [numbers_like(g, f"direction {i}") for i, g in enumerate(grads)]
+            return gradients(grads, [*inputs, *incoming], directions)
         except Exception:  # noqa: BLE001 - an op may have no second order; the check second_order says so
             return None
 
-    def _forward(self, position: int, other: Tensor | None) -> Forward:
+    def _forward(self, position: int, other: Tensor | None) -> Begun:
         positions = itertools.count()
 
         def unpack(packed: tuple[int, Tensor]) -> Tensor:
             return other if other is not None and packed[0] == position else packed[1]
 
         with saved_tensors_hooks(lambda tensor: (next(positions), tensor), unpack):
-            return forward(self.function, self.function.inputs)
+            return begin(self.target, self.target.call, self.call)
 
 
 def _agree(one: Sequence[Tensor] | None, other: Sequence[Tensor] | None) -> bool:

@@ -1,11 +1,11 @@
-"""The derivative of the backward agrees with finite differences of the backward, whichever inputs need a gradient."""
+"""The derivative of the backward agrees with finite differences of it, in reverse mode and in forward mode."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import gradgradcheck
+from torch.autograd import forward_ad, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
 from custom_autograd.schema.samples import Sample
@@ -18,25 +18,29 @@ from custom_autograd.verification.harness.base import (
     find_refusal,
     skipped,
 )
-from custom_autograd.verification.harness.causes import find_uniform_cause
+from custom_autograd.verification.harness.causes import find_cause, find_uniform_cause
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
+    cotangents_like,
     function_of,
+    gradients,
+    require_tangents,
     signed_like,
+    vector_jacobian,
     with_derivatives,
 )
-from custom_autograd.verification.harness.numerical import Precision, has_kink, precision_of
+from custom_autograd.verification.harness.numerical import Precision, differences, has_kink, precision_of
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.wrong_gradients import (
     JacobianEntry,
+    OfInputs,
     chosen_subsets,
     find_worst_entry,
     find_wrong_direction,
-    parts_by_inputs,
 )
 
 
-class SecondOrder(Check):
+class SecondOrder(OfInputs):
     """Second derivatives: torch.autograd.gradgradcheck for every subset of the inputs."""
 
     name = "second_order"
@@ -44,14 +48,6 @@ class SecondOrder(Check):
     group = "derivatives"
     needs = ("gradcheck", "linearity")
     purpose = "second derivatives are right, or the op reports that it has none"
-
-    def __init__(self, only: tuple[str, ...] | None = None) -> None:
-        self.only = only
-
-    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
-        """Return one for each subset of the inputs."""
-        found = parts_by_inputs(target, samples)
-        return {label: SecondOrder(names) for label, names in found.items()} or {"": self}
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
@@ -139,8 +135,7 @@ class _Backward:
         with torch.enable_grad():
             inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors[:number]]
             outputs = [output for output in self.function(*inputs) if output.requires_grad]
-            grads = torch.autograd.grad(outputs, inputs, tensors[number:], create_graph=True, allow_unused=True)
-        return tuple(torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, grads, strict=True))
+            return gradients(outputs, inputs, tensors[number:], create_graph=True)
 
 
 def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision: Precision, text: str) -> Finding:
@@ -182,3 +177,70 @@ def _shortened(text: str) -> str:
 
 MOST_EXPLAINED = 256
 """Elements of all inputs and cotangents up to which each one is moved, to say what is wrong."""
+
+
+class ForwardOverReverse(Check):
+    """The tangents of the gradients along one direction of all inputs together."""
+
+    name = "forward_over_reverse"
+    code = "T05"
+    group = "derivatives"
+    needs = ("gradcheck", "second_order", "forward_mode")
+    purpose = "forward mode through the backward is right, or the op reports that it has none"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Return one finding per input."""
+        function = with_derivatives(function_of(target, sample))
+        require_tangents(function)
+        precision = precision_of(function, function.inputs)
+        outputs = function(*function.inputs)
+        if not any(output.requires_grad for output in outputs):
+            raise NothingToCheckError("no output carries a gradient")
+        cotangents = cotangents_like(outputs)
+        directions = signed_like(function.inputs)
+        try:
+            found = _tangents(function, cotangents, directions)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            refusal = find_refusal(error, is_optional=True)
+            if refusal is None:
+                raise
+            yield skipped(f"forward mode through the backward is refused: {refusal}")
+            return
+        if has_kink(function, precision):
+            raise NothingToCheckError("there is no second derivative here: the slopes on both sides differ")
+
+        def backward(*inputs: Tensor) -> tuple[Tensor, ...]:
+            return vector_jacobian(function, inputs, cotangents)
+
+        expected = differences(backward, function.inputs, directions, precision.step)
+        for name, one, other in zip(function.names, found, expected, strict=True):
+            yield _compare(name, one, other, precision)
+
+
+def _tangents(
+    function: TensorFunction, cotangents: Sequence[Tensor], directions: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    with forward_ad.dual_level():
+        pairs = zip(function.inputs, directions, strict=True)
+        duals = [forward_ad.make_dual(x.detach().requires_grad_(), v) for x, v in pairs]
+        outputs = function(*duals)
+        grads = gradients(outputs, duals, cotangents, create_graph=True)
+        return tuple(_tangent(grad) for grad in grads)
+
+
+def _tangent(grad: Tensor) -> Tensor:
+    value, tangent = forward_ad.unpack_dual(grad)
+    return torch.zeros_like(value).detach() if tangent is None else tangent.detach().clone()
+
+
+def _compare(name: str, found: Tensor, expected: Tensor, precision: Precision) -> Finding:
+    if not expected.numel() or not bool(expected.isfinite().all()):
+        return PASSED
+    bound = 10 * (precision.absolute + precision.relative * float(expected.abs().max()))
+    error = (found - expected).abs()
+    if bool((error <= bound).all()):
+        return PASSED
+    position = int(error.argmax())
+    one, other = found.flatten()[position].item(), expected.flatten()[position].item()
+    text = f"the tangent of the gradient of '{name}', element {position}, is {one:.6g}, expected {other:.6g}"
+    return failed(f"{text} by finite differences of the backward", cause=find_cause(found, expected, relative=1e-4))

@@ -1,4 +1,4 @@
-"""An op with a line of shapes has them, and computes of slices what the line claims."""
+"""An op with a line of shapes has them, computes of slices what the line claims, and takes DTensors placed by it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from custom_autograd.core.errors import ShapeError
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.requirements import numbers_of
 from custom_autograd.shapes.rule import described_op
+from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import why_no_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -24,6 +24,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.cut_calls import compare_slices, whole_call
+from custom_autograd.verification.harness.placed_calls import PlacedCalls, RanksSharding, why_not, why_not_sample
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.slices import (
     cut_dimensions,
@@ -117,7 +118,7 @@ def _compare(described: DescribedOp, record: OpRecord, sample: Sample) -> Iterat
     whole, reason = whole_call(described, record, op_function(record), sample)
     if reason:
         yield skipped(f"gradients: {reason}")
-    for dimension in cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema)):
+    for dimension in whole.dimensions():
         finding = compare_slices(whole, dimension)
         if finding is not None:
             yield finding
@@ -131,7 +132,7 @@ def _compare_reference(described: DescribedOp, record: OpRecord, sample: Sample)
     for problem in find_other_shapes(whole.line, whole.sizes, whole.outcome):
         yield failed(f"the reference: {problem}")
         return
-    for dimension in cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema)):
+    for dimension in whole.dimensions():
         finding = compare_slices(whole, dimension)
         if finding is not None and finding.status == "failed":
             yield failed(f"the reference: {finding.message}", cause=finding.cause)
@@ -142,14 +143,42 @@ def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:
     described, values = _described(record), values_of(record, sample)
     try:
         sizes = described.sizes(values)
-        line = sizes.line
     except ShapeError:  # it is a finding of the sample
         return {}
     found: dict[str, bool] = {}
-    for dimension in cut_dimensions(line, sizes, numbers_of(line, record.declaration.schema)):
+    for dimension in cut_dimensions(sizes.line, sizes, record.declaration.schema):
         is_cut = any(cuts_of({0: dimension.size(sizes)}))
         found[dimension.written] = found.get(dimension.written, False) or is_cut
     return found
 
 
 NO_LINE = "no line declares the dimensions of its tensors (shapes=, register_shapes)"
+
+
+RANKS = 4
+MOST = 8
+"""How many combinations of placements are tried for each sample."""
+
+
+class Sharding(Check):
+    """DTensors on four ranks that one process plays, forward and backward."""
+
+    name = RanksSharding.name
+    code = RanksSharding.code
+    group = RanksSharding.group
+    needs = ("gradcheck",)
+    most_samples = RanksSharding.most_samples
+    purpose = RanksSharding.purpose
+
+    def applies_to(self, target: Target) -> str | None:
+        """Skip ops without a line of shapes, and versions of torch that cannot play ranks."""
+        return why_not(target) or collectives.why_not()
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each combination of placements."""
+        reason = why_not_sample(target, sample)
+        if reason is not None:
+            yield skipped(reason)
+            return
+        with collectives.played(RANKS) as mesh:
+            yield from PlacedCalls(target, sample, mesh, limit=MOST).findings()

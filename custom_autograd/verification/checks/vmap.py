@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call_arguments import with_other_scalars
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -21,11 +22,12 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import TensorsFunction
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.passes import TensorCall
 from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.sweeps import copy, subsets
-from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import scalars, within_domain
+from custom_autograd.verification.harness.targets import Target
 
 BATCH = 3
 LARGER = 5
@@ -33,9 +35,6 @@ MOST_CASES = 30
 
 InDims: TypeAlias = tuple[int | None, ...]
 """The dimension along which each tensor of a sample is batched; None for one that is not."""
-
-TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
-"""Tensors in, one by one; tensors out."""
 
 
 class Vmap(Check):
@@ -56,8 +55,7 @@ class Vmap(Check):
         if has_generator(sample):
             raise NothingToCheckError("it draws from a generator that every call of a loop is given again")
         written = target.written_positions(sample)
-        names = tuple(target.name_of(leaf) for leaf in leaves)
-        loop = Loop(_function(target, copy(sample), written), copy(sample).tensors(), names, _namer(target, sample))
+        loop = _loop(target, sample)
         for batching in _cases(loop.tensors, written):
             yield _check(loop, batching, is_composed=target.is_composed)
         yield from _check_scalars(target, sample)
@@ -111,20 +109,10 @@ class Loop:
         return self.known[key]
 
 
-def _namer(target: Target, sample: Sample) -> Callable[[int], Sequence[str]]:
-    return functools.partial(result_names, target, sample)
-
-
-def _function(target: Target, sample: Sample, written: frozenset[int]) -> TensorsFunction:
-    """Return the target on tensors, which it leaves as they are; the values of those that it writes to are outputs."""
-
-    def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = [x.clone() if position in written else x for position, x in enumerate(tensors)]  # strides stay
-        return call_on(target.call, sample.with_tensors(values)) + tuple(
-            values[position] for position in sorted(written)
-        )
-
-    return call
+def _loop(target: Target, sample: Sample) -> Loop:
+    names = tuple(target.name_of(leaf) for leaf in sample.leaves())
+    outputs = functools.partial(result_names, target, sample)
+    return Loop(TensorCall(target, copy(sample)), copy(sample).tensors(), names, outputs)
 
 
 def _cases(tensors: Sequence[Tensor], written: frozenset[int]) -> Iterator[Batching]:
@@ -210,12 +198,12 @@ def _refuses_slices(call: TensorsFunction, values: Sequence[Tensor], batching: B
 
 def _check_scalars(target: Target, sample: Sample) -> Iterator[Finding]:
     """Yield the first other float among the arguments that the op takes, with everything batched."""
-    written, names = target.written_positions(sample), tuple(target.name_of(leaf) for leaf in sample.leaves())
-    batching = Batching((_along(range(len(names)), 0, len(names)),))
-    for label, variant in within_domain(target, sample, scalars(sample, target.arguments)):
+    count = len(sample.leaves())
+    batching = Batching((_along(range(count), 0, count),))
+    for label, variant in with_other_scalars(target, sample):
         if _floats(variant) == _floats(sample):
             continue
-        loop = Loop(_function(target, copy(variant), written), copy(variant).tensors(), names, _namer(target, variant))
+        loop = _loop(target, variant)
         try:
             with torch.no_grad():
                 expected = loop.results(batching, _batched(loop.tensors, batching))

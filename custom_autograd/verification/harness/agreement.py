@@ -85,15 +85,13 @@ def find_shapes(target: Target, reference: Function, sample: Sample) -> set[tupl
     return None
 
 
-def find_gradient_difference(
-    function: TensorFunction, other: TensorFunction, *, is_scaled: bool = False
-) -> Difference | None:
+def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:
     """Return where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
     cotangents = signed_like(function(*function.inputs))
     expected = vector_jacobian(other, other.inputs, copies(cotangents))
     found = vector_jacobian(function, function.inputs, copies(cotangents))
     names = [f"gradient of '{name}'" for name in function.names]
-    return find_difference(found, expected, names=names, factor=10.0, is_scaled=is_scaled)
+    return find_difference(found, expected, names=names, factor=10.0)
 
 
 def copied(tensor: Tensor) -> Tensor:

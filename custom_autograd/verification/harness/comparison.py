@@ -65,7 +65,6 @@ def find_difference(
     *,
     names: Sequence[str] = (),
     factor: float = 1.0,
-    is_scaled: bool = False,
 ) -> Difference | None:
     """Return the first difference between two lists of tensors, or None.
 
@@ -74,13 +73,12 @@ def find_difference(
         expected: what it should be.
         names: what to call each tensor; "output 0", ... by default.
         factor: widens the tolerance of the dtype.
-        is_scaled: whether what is expected is so small that the absolute tolerance is that of its largest element.
     """
     if len(actual) != len(expected):
         return Difference(f"{len(actual)} tensors, expected {len(expected)}")
     for position, (one, other) in enumerate(zip(actual, expected, strict=True)):
         name = names[position] if position < len(names) else f"output {position}"
-        difference = _metadata(name, one, other) or _value(name, one, other, factor, is_scaled=is_scaled)
+        difference = _metadata(name, one, other) or _value(name, one, other, factor)
         if difference is not None:
             swap = _swap(actual, expected, names, position) if len(actual) > 1 else ""
             return Difference(difference.message, swap) if swap else difference
@@ -91,6 +89,14 @@ def widened(tensor: Tensor) -> Tensor:
     """Return the tensor in the widest dtype of its kind, dense, on the CPU, so that comparing does not round."""
     dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
     return dense.resolve_conj().resolve_neg().to("cpu", torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def is_same(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same values to the last bit; nan equals nan."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = one.detach(), other.detach()
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _swap(actual: Sequence[Tensor], expected: Sequence[Tensor], names: Sequence[str], position: int) -> str:
@@ -109,14 +115,12 @@ def _metadata(name: str, actual: Tensor, expected: Tensor) -> Difference | None:
     return None
 
 
-def _value(name: str, actual: Tensor, expected: Tensor, factor: float, *, is_scaled: bool) -> Difference | None:
+def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Difference | None:
     """Return the worst element outside the tolerance; nan equals nan."""
     tolerance = tolerance_of(expected.dtype)
     one, other = widened(actual), widened(expected)
     same = (one == other) | (one.isnan() & other.isnan())
-    largest = float(other.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if other.numel() else 0.0
-    absolute = tolerance.absolute * (min(largest, 1.0) if is_scaled else 1.0)
-    excess = (one - other).abs() - factor * (absolute + tolerance.relative * other.abs())
+    excess = (one - other).abs() - factor * (tolerance.absolute + tolerance.relative * other.abs())
     excess = torch.where(same, torch.full_like(excess, -1.0), excess.nan_to_num(nan=torch.inf, neginf=torch.inf))
     if excess.numel() == 0 or not bool((excess > 0).any()):
         return None

@@ -5,7 +5,7 @@ A line claims of each tensor of the call that its slices are side by side, add u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,7 @@ from custom_autograd.verification.harness.slices import (
     SlicedOutcome,
     Spot,
     Values,
+    cut_dimensions,
     cuts_of,
     run,
     tensors_of,
@@ -178,6 +179,10 @@ class WholeCall:
     def parts(self) -> dict[Part, Tensor]:
         """Return everything that is compared."""
         return {**self.outcome.results, **self.gradients}
+
+    def dimensions(self) -> Iterator[CutDimension]:
+        """Yield those along which its line claims that it can be cut."""
+        yield from cut_dimensions(self.line, self.sizes, self.record.declaration.schema)
 
     def item(self, part: Part) -> Item:
         """Return what the line declares of a tensor."""

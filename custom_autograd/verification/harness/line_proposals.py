@@ -13,11 +13,11 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample, TensorLeaf
 from custom_autograd.schema.schema import Argument
 from custom_autograd.shapes.described import DescribedOp
-from custom_autograd.shapes.requirements import INTEGERS, numbers_of
+from custom_autograd.shapes.requirements import INTEGERS
 from custom_autograd.shapes.rule import ShapesRule
 from custom_autograd.verification.harness.cut_calls import compare_slices, whole_call
 from custom_autograd.verification.harness.probing import Place, find_groups, shapes_of_outputs
-from custom_autograd.verification.harness.slices import cut_dimensions, find_other_shapes, op_function, values_of
+from custom_autograd.verification.harness.slices import find_other_shapes, op_function, values_of
 from custom_autograd.verification.harness.targets import Target
 
 Factors: TypeAlias = tuple[str | int, ...]
@@ -265,8 +265,7 @@ def _find_false(record: OpRecord, line: str, sample: Sample) -> dict[str, str] |
         whole, _ = whole_call(described, record, op_function(record), sample)
         if any(find_other_shapes(whole.line, whole.sizes, whole.outcome)):
             return None
-        dimensions = cut_dimensions(whole.line, whole.sizes, numbers_of(whole.line, record.declaration.schema))
-        found = [(dimension.name, compare_slices(whole, dimension)) for dimension in dimensions]
+        found = [(dimension.name, compare_slices(whole, dimension)) for dimension in whole.dimensions()]
     except Exception:  # noqa: BLE001 - whatever the line or the op raises for the sample, the line is not for it
         return None
     return {name: finding.message for name, finding in found if finding is not None and finding.status == "failed"}

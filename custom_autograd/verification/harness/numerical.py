@@ -12,7 +12,7 @@ about n**(2/3).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -170,6 +170,19 @@ def along(
         return min((found for found in finer if not found.is_steep), key=lambda found: found.error, default=estimate)
 
 
+def along_one(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    position: int,
+    direction: Tensor,
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+) -> Estimate:
+    """Return `along` for a direction of one input, while the others do not move."""
+    directions = [direction if i == position else None for i in range(len(inputs))]
+    return along(function, inputs, directions, cotangents, precision)
+
+
 def _size_of(cotangents: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """Return the sum of the sizes of all terms of an inner product."""
     return sum(float((u.abs() * y.detach().abs()).sum()) for u, y in zip(cotangents, outputs, strict=True))
@@ -212,29 +225,38 @@ def gradient(
     for index in range(values.numel()) if elements is None else elements:
         unit = torch.zeros_like(values)
         unit[index] = 1
-        directions = [unit.view(x.shape) if i == position else None for i, x in enumerate(inputs)]
-        estimate = along(function, inputs, directions, cotangents, precision)
+        estimate = along_one(function, inputs, position, unit.view(inputs[position].shape), cotangents, precision)
         values[index], kinks[index] = estimate.value, estimate.is_kink
     return values.view(inputs[position].shape), kinks.view(inputs[position].shape)
 
 
 def has_kink(function: TensorFunction, precision: Precision) -> bool:
     """Return True if a function of real tensors has a kink at its inputs: its backward then has no derivative."""
-    inputs = [x.detach() for x in function.inputs]
-    if any(x.is_complex() for x in inputs):
-        return False
-    cotangents = signed_like(function(*inputs))
-    return any(along(function, inputs, signed_like(inputs), cotangents, precision).is_kink for _ in range(3))
+    return any(estimate.is_kink for estimate in _estimates(function, precision))
 
 
 def needs_finer_step(function: TensorFunction, precision: Precision) -> bool:
     """Return True if a function of real tensors bends within the usual step, as a norm does near zero."""
+    return any(estimate.is_finer or estimate.is_steep for estimate in _estimates(function, precision))
+
+
+def _estimates(function: TensorFunction, precision: Precision) -> Iterator[Estimate]:
+    """Yield the derivative along three directions of all inputs; none for complex ones."""
     inputs = [x.detach() for x in function.inputs]
     if any(x.is_complex() for x in inputs):
-        return False
+        return
     cotangents = signed_like(function(*inputs))
-    found = (along(function, inputs, signed_like(inputs), cotangents, precision) for _ in range(3))
-    return any(estimate.is_finer or estimate.is_steep for estimate in found)
+    for _ in range(3):
+        yield along(function, inputs, signed_like(inputs), cotangents, precision)
+
+
+def differences(
+    function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequence[Tensor], step: float
+) -> tuple[Tensor, ...]:
+    """Return the central difference of each result along one direction of all inputs."""
+    above = function(*(x.detach() + step * v for x, v in zip(inputs, directions, strict=True)))
+    below = function(*(x.detach() - step * v for x, v in zip(inputs, directions, strict=True)))
+    return tuple((high - low) / (2 * step) for high, low in zip(above, below, strict=True))
 
 
 def call_nearby(function: TensorFunction, move: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:

@@ -13,7 +13,6 @@ from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.verification import fake_mode
-from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
@@ -24,84 +23,11 @@ from custom_autograd.verification.harness.base import (
     rule_behind,
     skipped,
 )
-from custom_autograd.verification.harness.differentiable import TensorsFunction, gradients, signed_like
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on
-from custom_autograd.verification.harness.variants import is_within_domain
 
 BUILT_IN = ("aten", "prim", "prims")
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """Outcome of one call.
-
-    Args:
-        inputs: the leaves it was called on, each of which requires grad.
-        outputs: the results that carry a gradient.
-        positions: which of all results these are.
-    """
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    positions: tuple[int, ...]
-
-    def backward(
-        self, cotangents: Sequence[Tensor], *, retain_graph: bool = False, create_graph: bool = False
-    ) -> tuple[Tensor, ...]:
-        """Return the gradient of each input; zeros where there is no connection."""
-        sent = [u.clone() for u in cotangents]
-        with kept_random_state():
-            return gradients(self.outputs, self.inputs, sent, retain_graph=retain_graph, create_graph=create_graph)
-
-
-def forward(function: TensorsFunction, inputs: Sequence[Tensor]) -> Forward:
-    """Call once, on copies of the inputs.
-
-    Args:
-        function: what is called.
-        inputs: its arguments.
-
-    Raises:
-        NothingToCheckError: no output carries a gradient.
-    """
-    leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
-    with kept_random_state():
-        results = function(*leaves)
-    positions = tuple(i for i, result in enumerate(results) if result.requires_grad)
-    if not positions:
-        raise NothingToCheckError("no output carries a gradient")
-    return Forward(leaves, tuple(results[i] for i in positions), positions)
-
-
-def cotangents_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return an incoming gradient of both signs for each output that carries one."""
-    return signed_like(forward(function, inputs).outputs)
-
-
-def repeatable_gradients(
-    function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return the gradients of a target of which two calls in a row agree to the last bit.
-
-    Raises:
-        NothingToCheckError: they do not, so that nothing can be compared.
-    """
-    first = [grad.clone() for grad in forward(function, inputs).backward(cotangents)]
-    again = forward(function, inputs).backward(cotangents)
-    if not all(is_same(a, b) for a, b in zip(first, again, strict=True)):
-        raise NothingToCheckError("two calls in a row with equal seeds give different gradients")
-    return tuple(first)
-
-
-def is_same(one: Tensor, other: Tensor) -> bool:
-    """Return True if two tensors have the same values to the last bit; nan equals nan."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    one, other = one.detach(), other.detach()
-    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def own_node(outputs: Sequence[Tensor]) -> Any:  # Any: torch types the nodes of Functions as none
@@ -218,18 +144,3 @@ LIMITS_OF_TORCH = (
     "Cannot call storage_offset() on tensor with symbolic sizes/strides",
 )
 """What torch.compile says where no op of this kind can be compiled (found in torch 2.13)."""
-
-
-def takes(target: Target, call: Sample, like: Sample) -> bool:
-    """Return True if an op takes a call, its fake kernel too, and returns as many tensors as for another."""
-    if not is_within_domain(target, like, call):
-        return False
-    with torch.no_grad():
-        try:
-            if target.overload is not None:
-                with fake_mode() as to_fake:
-                    call_on(target.full, call.map(to_fake))
-            found = call_on(target.call, copy(call))
-        except Exception:  # noqa: BLE001 - an op need not take every call, and may raise any error
-            return False
-        return len(found) == len(call_on(target.call, copy(like)))

@@ -23,6 +23,7 @@ from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import gradients
 from custom_autograd.verification.harness.passes import BACKEND, compiled, is_limit_of_torch
 from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.settings import is_random
@@ -203,11 +204,7 @@ def _grads(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], leaves: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradient of each leaf; None for one that has none."""
-    pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if u is not None and y.requires_grad]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    if not pairs or not wanted:
-        return (None,) * len(leaves)
-    found = iter(torch.autograd.grad([y for y, _ in pairs], wanted, [u for _, u in pairs], allow_unused=True))
+    found = iter(gradients(outputs, [leaf for leaf in leaves if leaf.requires_grad], cotangents))
     return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
 
 

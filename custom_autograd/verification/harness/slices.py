@@ -24,7 +24,9 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.described import DescribedOp, follows_fake
 from custom_autograd.shapes.notation import Dim, Item, Line, Size, SizeMismatch, place
+from custom_autograd.shapes.requirements import numbers_of
 from custom_autograd.shapes.unification import Sizes
+from custom_autograd.verification.harness.differentiable import gradients
 from custom_autograd.verification.harness.dispatching import call_overload, repeatable
 
 Key: TypeAlias = tuple[str, int]
@@ -149,14 +151,15 @@ def _is_spread(dim: Dim, size: int) -> bool:
     return dim.is_broadcast and size == 1
 
 
-def cut_dimensions(line: Line, sizes: Sizes, numbers: Sequence[str]) -> Iterator[CutDimension]:
+def cut_dimensions(line: Line, sizes: Sizes, schema: Schema) -> Iterator[CutDimension]:
     """Yield the dimensions that a line claims can be cut.
 
     Args:
         line: of the call.
         sizes: of its names.
-        numbers: the names that are int arguments of the op, whose values are not sizes of slices.
+        schema: of the op; the values of its int arguments are not sizes of slices.
     """
+    numbers = numbers_of(line, schema)
     of_inputs = dict.fromkeys(name for item in line.inputs for dim in item.dims for name in dim.names)
     for name in of_inputs:
         if name in line.along or name in numbers or name not in sizes:
@@ -228,14 +231,9 @@ class SlicedOutcome:
     def gradients(self, cotangents: Mapping[Part, Tensor]) -> dict[Part, Tensor]:
         """Return the gradient of each input that requires one; zero where nothing connects them."""
         able = {key: tensor for key, tensor in self.inputs.items() if tensor.requires_grad}
-        results = self.results
-        pairs = [(results[part], cotangent) for part, cotangent in cotangents.items() if results[part].requires_grad]
-        found: Sequence[Tensor | None] = [None] * len(able)
-        if able and pairs:
-            outputs, grads = [y for y, _ in pairs], [u.clone() for _, u in pairs]
-            found = torch.autograd.grad(outputs, list(able.values()), grads, allow_unused=True)
-        rows = zip(able.items(), found, strict=True)
-        return {("gradient", key): torch.zeros_like(x) if grad is None else grad for (key, x), grad in rows}
+        outputs = [self.results[part] for part in cotangents]
+        grads = gradients(outputs, list(able.values()), [u.clone() for u in cotangents.values()])
+        return {("gradient", key): grad for key, grad in zip(able, grads, strict=True)}
 
 
 def values_of(record: OpRecord, sample: Sample) -> Values:

@@ -1,4 +1,4 @@
-"""One sample -> calls it does not make itself: other magnitudes, zeros and ties, scalars, sizes and dtypes.
+"""One sample -> calls it does not make itself: other sizes and dtypes.
 
 Which of them an op takes that its author did not declare is found on the CPU: an accelerator does not refuse an index
 beyond a tensor, and fails everything that the process does on it afterwards.
@@ -26,42 +26,6 @@ VARIED = ("size", "all sizes", "no dimensions")
 
 MOST_ELEMENTS = 2**20
 """In one tensor of a variant: a sample of one size in three dimensions would else grow beyond any memory."""
-
-
-def scalars(sample: Sample, arguments: Sequence[TargetArgument]) -> Iterator[tuple[str, Sample]]:
-    """Yield the call with one float, bool or dimension changed, whether it is given or left to its default.
-
-    A forgotten factor shows only where it is not 1.
-
-    Yields:
-        What to call the variant, such as "alpha=0.7", and the variant.
-    """
-    for position, argument in enumerate(arguments):
-        is_positional = position < len(sample.args)
-        value = sample.args[position] if is_positional else sample.kwargs.get(argument.name, argument.default)
-        for other in () if argument.name in sample.kept else _others(value):
-            if is_positional:
-                args = (*sample.args[:position], other, *sample.args[position + 1 :])
-                yield f"{argument.name}={other!r}", sample.with_arguments(args, sample.kwargs)
-            else:
-                kwargs = {**sample.kwargs, argument.name: other}
-                yield f"{argument.name}={other!r}", sample.with_arguments(sample.args, kwargs)
-
-
-def _others(value: object) -> tuple[object, ...]:
-    if isinstance(value, bool):
-        return (not value,)
-    if isinstance(value, float):
-        near = (0.7 * value, -value) if value else ()
-        return (*near, *(other for other in SCALARS if other not in (value, *near)))
-    if isinstance(value, int) and -4 <= value <= 3:  # it may name a dimension
-        return tuple(dim for dim in (0, -1) if dim != value)
-    return ()
-
-
-SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)
-"""What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, a power of 2 is a product,
-and one of 250 is clamped."""
 
 
 def sizes(sample: Sample, arguments: Sequence[TargetArgument] = ()) -> Iterator[tuple[str, Sample]]:

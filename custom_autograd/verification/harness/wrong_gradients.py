@@ -9,7 +9,7 @@ The wrong entry of a Jacobian is named in a sentence that replaces two printed m
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.base import NothingToCheckError
+from custom_autograd.verification.harness.base import Check, NothingToCheckError
 from custom_autograd.verification.harness.causes import choose_cause, find_cause, find_swap
 from custom_autograd.verification.harness.comparison import find_difference, format_pair
 from custom_autograd.verification.harness.differentiable import (
@@ -27,7 +27,7 @@ from custom_autograd.verification.harness.differentiable import (
     signed_like,
     vector_jacobian,
 )
-from custom_autograd.verification.harness.numerical import Precision, along, gradient, inner, needs_finer_step
+from custom_autograd.verification.harness.numerical import Precision, along_one, gradient, inner, needs_finer_step
 from custom_autograd.verification.harness.sweeps import subsets
 from custom_autograd.verification.harness.targets import Target
 
@@ -124,11 +124,9 @@ def _growth(
 ) -> Growth:
     """Return how the error along the gradient's own direction changes from a large step to a small one."""
     direction = torch.randn_like(grad)
-    directions = [direction if i == position else None for i in range(len(inputs))]
     errors = []
     for step in (1e-2, 1e-6):
-        scaled = [None if v is None else v * step / 1e-3 for v in directions]
-        estimate = along(function, inputs, scaled, cotangents, precision)
+        estimate = along_one(function, inputs, position, direction * step / 1e-3, cotangents, precision)
         errors.append(abs(estimate.value * 1e-3 / step - inner([grad], [direction])))
     large, small = errors
     if small > 100 * large:
@@ -226,8 +224,7 @@ def find_wrong_direction(
     grads = vector_jacobian(function, inputs, copies(cotangents))
     for position, (name, grad) in enumerate(zip(function.names, grads, strict=True)):
         direction = torch.randn_like(grad)
-        directions = [direction if i == position else None for i in range(len(inputs))]
-        estimate = along(function, inputs, directions, cotangents, precision)
+        estimate = along_one(function, inputs, position, direction, cotangents, precision)
         found, size = inner([grad], [direction]), float(grad.norm() * direction.norm())
         largest = max(abs(estimate.value), 0.1 * size)
         error = abs(found - estimate.value)
@@ -278,7 +275,23 @@ def _largest(found: Tensor, expected: Tensor, output: str, name: str, position: 
     return JacobianEntry(text, found, expected, float(difference.max()), position)
 
 
-def parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
+class OfInputs(Check):
+    """A check of derivatives with a part for each subset of the inputs that can have a gradient.
+
+    Args:
+        only: the names of those inputs that are looked at; every subset by default.
+    """
+
+    def __init__(self, only: tuple[str, ...] | None = None) -> None:
+        self.only = only
+
+    def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
+        """Return one for each subset of the inputs."""
+        found = _parts_by_inputs(target, samples)
+        return {label: type(self)(names) for label, names in found.items()} or {"": self}
+
+
+def _parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
     """Return every subset of the sample inputs that can have a gradient, by its label: "x_weight" -> (x, weight)."""
     found: dict[str, tuple[str, ...]] = {}
     for sample in samples:
