@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, is_drawn, range_of
-from custom_autograd.verification.calls import call_arguments, dtypes, layouts, sizes
+from custom_autograd.verification.calls import call_arguments, dtypes, layouts
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
@@ -113,7 +113,7 @@ def _with(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
 
 
 def _sizes(target: Target, sample: Sample) -> Iterator[Change]:
-    for key, text, resize in sizes.of(target, sample):
+    for key, text, resize in layouts.other_sizes(target, sample):
         yield Change(key, text, SIZES, partial(_with, resize))
 
 
@@ -148,7 +148,7 @@ def _without_first(tensor: Tensor) -> Tensor | None:
 
 
 def _with_one_more(tensor: Tensor) -> Tensor:
-    return sizes.jittered(torch.stack([tensor.detach(), tensor.detach()]))
+    return layouts.jittered(torch.stack([tensor.detach(), tensor.detach()]))
 
 
 def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
@@ -321,7 +321,7 @@ def _layouts(sample: Sample, names: Sequence[str], written: frozenset[int]) -> I
     for position, tensor in enumerate(sample.tensors()):
         if tensor.layout != torch.strided or tensor.is_quantized:
             continue
-        for text, change in layouts.of(tensor):
+        for text, change in layouts.layouts_of(tensor):
             if text == layouts.EXPANDED and (position in written or is_index(tensor)):
                 continue
             key = f"layout of '{names[position]}'"

@@ -47,7 +47,6 @@ from custom_autograd.verification.calls.changes import (
     changes_of,
 )
 from custom_autograd.verification.calls.directions import find_false_direction
-from custom_autograd.verification.calls.fake_tensors import find_false_fake
 from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results_of
 from custom_autograd.verification.calls.ways import WAYS
 from custom_autograd.verification.harness.agreement import (
@@ -63,6 +62,7 @@ from custom_autograd.verification.harness.base import NothingToCheckError, find_
 from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import differentiable_positions
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import find_false_fake
 from custom_autograd.verification.harness.variants import is_within_domain
 
 OF_NO_KERNEL = (KernelUnavailable, ShapeError)

@@ -26,9 +26,9 @@ from custom_autograd.verification.calls.call import (
     leaves_of,
 )
 from custom_autograd.verification.harness.base import find_refusal, first_line
-from custom_autograd.verification.harness.passes import why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import why_not_own_op
 
 
 @dataclass(frozen=True, slots=True)

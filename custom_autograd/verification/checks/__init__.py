@@ -1,4 +1,4 @@
-"""CHECKS, in the order in which they run: cheap first; a new check is one file and one line here."""
+"""CHECKS, in the order in which they run: cheap first; a new check is one class and one line here."""
 
 from custom_autograd.verification.checks.autocast import Autocast
 from custom_autograd.verification.checks.bounds import Bounds, Streams

@@ -5,22 +5,16 @@ no policy    the call is that without autocast, up to the dtypes in which the op
              skipped, with advice, if the op has policies for other device types: the author means casts, or none
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from custom_autograd.capabilities.autocast import AutocastRule, policies_of
-from custom_autograd.containers.argument_tree import ArgumentTree
-from custom_autograd.containers.op_adapter import adapter_of
-from custom_autograd.execution.bind import gather
 from custom_autograd.registration.policy_types import Cast, CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
-from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.calls.call import Outcome, begin, call_as_given, cotangents_of, find_change
@@ -38,9 +32,10 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.passes import why_not_own_op
-from custom_autograd.verification.harness.records import output_names, record_of
+from custom_autograd.verification.harness.records import output_names, record_of, spread
+from custom_autograd.verification.harness.slices import values_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.tracing import why_not_own_op
 
 LOW = torch.bfloat16
 
@@ -193,93 +188,31 @@ def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
 CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, or promote the dtypes in the fake"
 
 
-Arguments: TypeAlias = Sequence[object]
-ByName: TypeAlias = dict[str, Any]  # Any: arguments of any type
-Calls: TypeAlias = tuple[
-    Callable[[Schema, Arguments, ByName], ByName],
-    Callable[[Schema, ByName, Arguments, ByName], tuple[Arguments, ByName]],
-    Callable[[object], object],
-]
-"""A call -> its arguments by the names of the schema; other values of those -> a call; a result -> the flat one."""
-
-
 def cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Function:
     """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    schema, adapter = record.declaration.schema, adapter_of(record.declaration)
-    outputs = [output.name for output in schema.visible_outputs]
-    flat: Calls = (_read, _write, _take)
-    read, write, take = adapter.around(flat, _containers)
+    outputs = [(output.name, output) for output in record.declaration.schema.visible_outputs]
 
     def call(*args: object, **kwargs: object) -> object:
-        given = read(schema, args, kwargs)
-        first = [x.dtype for name in schema.argument_names for x in _floating(given.get(name))]
-        promoting = [
-            x for name in given for x in Sample(given[name]).tensors() if policy.arguments.get(name) == "promote"
-        ]
+        sample = Sample(*args, **kwargs)
+        tensors = sample.tensors()
+        named = [(name, x) for name, value in values_of(record, sample).items() for x in Sample(value).tensors()]
+        names = {id(x): name for name, x in named}
+        wanted = [policy.arguments.get(names[id(x)], "keep") for x in tensors]
+        promoting = (x for x, cast in zip(tensors, wanted, strict=True) if cast == "promote")
         widest = policy.promoted(x.dtype for x in promoting if policy.is_castable(x))
-        values = {name: _to(given[name], policy, policy.arguments.get(name, "keep"), widest) for name in given}
-        positional, keywords = write(schema, values, args, kwargs)
-        found = take(target.call(*positional, **keywords))
-        results = [found] if len(outputs) == 1 else cast(Sequence[object], found or ())
-        before = next(iter(first), None)
+        casts = [_to(x, policy, cast, widest) for x, cast in zip(tensors, wanted, strict=True)]
+        results = call_on(target.call, sample.with_tensors(casts))
+        before = next((x.dtype for _, x in named if x.is_floating_point()), None)
+        of_results = [name.partition("[")[0] for name in spread(outputs, len(results))]
         return [
-            _to(value, policy, policy.outputs.get(name, "keep"), before)
-            for name, value in zip(outputs, results, strict=True)
+            _to(y, policy, policy.outputs.get(name, "keep"), before)
+            for name, y in zip(of_results, results, strict=True)
         ]
 
     return call
 
 
-def _read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
-    """Return the arguments of a call by the names of the schema."""
-    return {**dict(gather(schema, args)), **kwargs}
-
-
-def _write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
-    """Return the same call with other values."""
-    positional = [one for name, _ in gather(schema, args) for one in _spread(schema, name, values[name])]
-    return positional, {name: values[name] for name in kwargs}
-
-
-def _take(result: object) -> object:
-    """Return what a call returned, as the schema has it."""
-    return result
-
-
-def _containers(tree: ArgumentTree, _: Calls) -> Calls:
-    """Return the three for an op with containers."""
-
-    def read(schema: Schema, args: Arguments, kwargs: ByName) -> ByName:
-        positional, keywords = tree.flat_call(*args, **kwargs)
-        return {**dict(zip(schema.argument_names, positional, strict=False)), **keywords}
-
-    def write(schema: Schema, values: ByName, args: Arguments, kwargs: ByName) -> tuple[Arguments, ByName]:
-        return tree.arguments(values)
-
-    return read, write, functools.partial(_take_containers, tree)
-
-
-def _spread(schema: Schema, name: str, value: object) -> Sequence[object]:
-    return cast(Sequence[object], value) if schema.argument(name).is_variadic else [value]
-
-
-def _floating(value: object) -> list[Tensor]:
-    return [x for x in Sample(value).tensors() if x.is_floating_point()]
-
-
-def _take_containers(tree: ArgumentTree, result: object) -> object:
-    results = tree.results
-    if results is None:
-        return result
-    if not results.hidden:
-        taken: object = results.take(result)
-        return taken
-    items = (result,) if len(results.visible) == 1 else cast(Sequence[object], result)
-    found = [one for node, item in zip(results.visible, items, strict=True) for one in node.take(item)]
-    return found if len(found) != 1 else found[0]
-
-
-def _to(value: object, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> object:
-    """Return a tensor, or all in a container, cast as one entry of a policy says."""
+def _to(tensor: Tensor, policy: CastPolicy, wanted: Cast, other: torch.dtype | None) -> Tensor:
+    """Return a tensor, cast as one entry of a policy says."""
     dtype = policy.dtype_of(wanted, other)
-    return Sample(value).map(lambda x: x if dtype is None or not policy.is_castable(x) else x.to(dtype)).args[0]
+    return tensor if dtype is None or not policy.is_castable(tensor) else tensor.to(dtype)

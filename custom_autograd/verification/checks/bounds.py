@@ -54,15 +54,11 @@ class Bounds(Check):
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
         kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
         for key, kernel in kernels.items() or [("", target.full)]:
-            finding = _check_if_available(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+            try:
+                finding = _check(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+            except KernelUnavailable as error:
+                finding = skipped(first_line(error))
             yield unless_replaced(finding, target, key)
-
-
-def _check_if_available(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
-    try:
-        return _check(kernel, target, sample, name)
-    except KernelUnavailable as error:
-        return skipped(first_line(error))
 
 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:

@@ -27,7 +27,9 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import can_have_gradient, without_refused_gradients
 from custom_autograd.verification.harness.dispatching import takes_instances
-from custom_autograd.verification.harness.passes import (
+from custom_autograd.verification.harness.records import record_of, result_names
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import (
     BACKEND,
     TensorCall,
     compiled,
@@ -37,8 +39,6 @@ from custom_autograd.verification.harness.passes import (
     refusal_of,
     require_no_generator,
 )
-from custom_autograd.verification.harness.records import record_of, result_names
-from custom_autograd.verification.harness.targets import Target
 
 
 class Compile(Check):

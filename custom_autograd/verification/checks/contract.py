@@ -105,17 +105,14 @@ def _check(target: Target, sample: Sample) -> Iterator[Finding]:
             if not seen:
                 raise
             count = _count(seen[0])
-            yield count if count.status == "failed" else _refused(error)
+            refused = failed(f"the engine refuses what the backward returns: {first_line(error)}")
+            yield count if count.status == "failed" else refused
             return
     is_of_library = isinstance(target.subject, verification.Definition)
     for returned in seen[:1]:
         yield _count(returned if is_of_library else _without_surplus(returned))
         for leaf in () if target.is_composed else sample.leaves():  # its arguments need not be those of the node
             yield from _judge_leaf(target, leaf, returned, () if is_of_library else outputs)
-
-
-def _refused(error: RuntimeError) -> Finding:
-    return failed(f"the engine refuses what the backward returns: {first_line(error)}")
 
 
 def _count(returned: verification.Returned) -> Finding:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
-from custom_autograd.verification.calls.fake_tensors import fake_outputs, find_real
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -25,10 +24,10 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_untruth
-from custom_autograd.verification.harness.passes import judge_raised
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, layouts, resized
 from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.tracing import fake_outputs, find_real, judge_raised
 from custom_autograd.verification.harness.variants import (
     MOST_ELEMENTS,
     VARIED,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls.call import contiguous
 from custom_autograd.verification.harness.base import (
     PASSED,
     Finding,
@@ -112,7 +113,7 @@ def _compare_layouts(
     try:
         with torch.no_grad():
             function(*primals)
-        plain = [_dense(t) for t in tangents], [_dense(x) for x in primals]
+        plain = [contiguous(t) for t in tangents], [contiguous(x) for x in primals]
         expected = push_forward(function, *plain)
     except Exception:  # noqa: BLE001 - an op may refuse what is equal along a dimension; layouts have a check
         return
@@ -148,10 +149,6 @@ def _push_by_transform(
 ) -> tuple[Tensor, ...]:
     found = torch.func.jvp(function, tuple(primals), tuple(tangents))[1]
     return tuple(tangent.detach() for tangent in found)
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    return tensor.resolve_conj().clone(memory_format=torch.contiguous_format)
 
 
 def _filled(tensor: Tensor) -> Tensor | None:

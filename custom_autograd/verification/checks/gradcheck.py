@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -129,15 +130,7 @@ def find_disconnected(function: TensorFunction) -> list[str]:
 
 def _compare_with_differences(function: TensorFunction, inputs: Sequence[Tensor], precision: Precision) -> Finding:
     try:
-        gradcheck(
-            lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
-            tuple(inputs),
-            eps=precision.step,
-            atol=precision.absolute,
-            rtol=precision.relative,
-            check_undefined_grad=False,  # cotangents.py looks at these, with a message of its own
-            fast_mode=is_large(function, inputs),
-        )
+        _gradcheck(function, inputs, eps=precision.step, atol=precision.absolute, rtol=precision.relative)
     except GradcheckError as error:
         return _explained(error, function, inputs, precision)
     except Exception as error:
@@ -154,20 +147,20 @@ def _check_noise(function: TensorFunction, inputs: Sequence[Tensor]) -> Iterator
     """Fail a float64 result that is only good to float32, if gradcheck rejects it at its default tolerances."""
     is_derivative = len(surrogates_of(function)) < len(inputs)  # else the value may jump
     noise = hidden_noise(function, inputs) if is_derivative else 0.0
-    if noise and not _passes_by_default(function, inputs):
+    if noise and not _gradcheck(function, inputs, raise_exception=False):
         yield failed(
             f"its results are float64 and only good to {noise:.1g}, which torch.autograd.gradcheck rejects",
             cause="a step of the kernel is in a narrower dtype; compute in that of the input, or refuse float64",
         )
 
 
-def _passes_by_default(function: TensorFunction, inputs: Sequence[Tensor]) -> bool:
+def _gradcheck(function: TensorFunction, inputs: Sequence[Tensor], **options: Any) -> bool:  # Any: those of torch
     return gradcheck(
         lambda *tensors: tuple(y for y in function(*tensors) if y.requires_grad),
         tuple(inputs),
-        check_undefined_grad=False,
+        check_undefined_grad=False,  # the check cotangents looks at these, with a message of its own
         fast_mode=is_large(function, inputs),
-        raise_exception=False,
+        **options,
     )
 
 
@@ -198,13 +191,14 @@ def _explained(
     is_small = sum(x.numel() for x in inputs) <= MOST_EXPLAINED
     if not is_small or any(value.is_complex() for value in (*inputs, *function(*inputs))):
         points, cotangents = [x.detach() for x in inputs], cotangents_like(function(*inputs))
-        direction = find_wrong_direction(function, points, cotangents, precision)
+        direction = find_wrong_direction(function, points, cotangents, precision, names=function.names)
         shown = direction.text if direction else text
         return failed(f"{before}the backward disagrees with finite differences: {shown}")
     growth = find_growth(function, inputs, precision)
     if growth.is_harmless and written is None:
         return skipped(growth.text)
-    entry = find_worst_entry(function, inputs, precision.step, outputs=function.output_names)
+    names, outputs = function.names, function.output_names
+    entry = find_worst_entry(function, inputs, precision.step, names=names, outputs=outputs)
     problem = f"{before}the backward disagrees with finite differences: {entry.text if entry else text}; {growth.text}"
     return failed(problem, cause=growth.cause)
 

@@ -24,7 +24,15 @@ from custom_autograd.registration.rule_types import JvpRule, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import rules_of_definition
 from custom_autograd.values.random_state import RandomState, kept_random_state
-from custom_autograd.verification.calls.call import call_of, differentiate
+from custom_autograd.verification.calls.call import (
+    Call,
+    Outcome,
+    begin,
+    call_of,
+    differentiate,
+    find_change,
+    kept,
+)
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
@@ -37,7 +45,7 @@ from custom_autograd.verification.harness.differentiable import (
     vector_jacobian,
 )
 from custom_autograd.verification.harness.reached_state import changes_in, state_of
-from custom_autograd.verification.harness.records import record_of, result_names
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.settings import move_on, outside_torch
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
@@ -64,13 +72,11 @@ class Determinism(Check):
                 "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
                 "declare it with tags=torch.Tag.nondeterministic_seeded"
             )
-        names = result_names(target, sample, len(first))
         for _ in range(ROUNDS):
-            difference = find_difference(_call_in(target, sample, state), first, names=names)
+            difference = find_change(_call_in(target, sample, state), first)
             if difference is not None:
-                yield failed(
-                    f"two equal calls differ: {difference}", cause="it is not deterministic, or it remembers a call"
-                )
+                cause = "it is not deterministic, or it remembers a call"
+                yield failed(f"two equal calls differ: {difference}", cause=cause)
                 return
         yield PASSED
         yield _after_another_call(target, sample, state, first)
@@ -78,22 +84,27 @@ class Determinism(Check):
         yield from _grad_modes(target, sample, state, first)
 
 
-def _call_in(target: Target, sample: Sample, state: RandomState) -> tuple[Tensor, ...]:
+def _call_in(
+    target: Target,
+    sample: Sample,
+    state: RandomState,
+    mode: Callable[[], contextlib.AbstractContextManager[None]] = torch.no_grad,
+) -> Outcome:
     """Return the values, with every generator in the same state; torch's is given, Python's is reset."""
     state.restore()
     random.seed(0)
-    with torch.no_grad():
-        return values_of(target, target.full, sample)
+    with mode():
+        return begin(target, target.full, Call(sample, frozenset())).detached()
 
 
-def _after_another_call(target: Target, sample: Sample, state: RandomState, first: Sequence[Tensor]) -> Finding:
+def _after_another_call(target: Target, sample: Sample, state: RandomState, first: Outcome) -> Finding:
     other = sample.map(lambda x: x.detach() * 0.5 if x.is_floating_point() or x.is_complex() else x)
-    kept = [tensor.clone() for tensor in first]
+    before = kept(first)
     _call_in(target, other, state)
-    difference = find_difference(first, kept, names=result_names(target, sample, len(first)))
+    difference = find_change(first, before)
     if difference is not None:
         return failed(f"a later call changes the result of an earlier one: {difference}", cause="a buffer is reused")
-    difference = find_difference(_call_in(target, sample, state), first, names=result_names(target, sample, len(first)))
+    difference = find_change(_call_in(target, sample, state), first)
     if difference is None:
         return PASSED
     return failed(f"it differs after a call with other values: {difference}", cause="it remembers earlier calls")
@@ -119,13 +130,9 @@ def _gradients(target: Target, sample: Sample) -> Finding:
     return PASSED
 
 
-def _grad_modes(target: Target, sample: Sample, state: RandomState, first: Sequence[Tensor]) -> Iterable[Finding]:
+def _grad_modes(target: Target, sample: Sample, state: RandomState, first: Outcome) -> Iterable[Finding]:
     for label, mode in (("grad mode is on", torch.enable_grad), ("inference mode is on", torch.inference_mode)):
-        state.restore()
-        random.seed(0)
-        with mode():
-            found = values_of(target, target.full, sample.map(Tensor.detach))
-        difference = find_difference(found, first, names=result_names(target, sample, len(first)))
+        difference = find_change(_call_in(target, sample, state, mode), first)
         message = f"where {label}: {difference} without it"
         yield PASSED if difference is None else failed(message, cause="it computes something else in that mode")
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.fake_tensors import takes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -32,12 +31,13 @@ from custom_autograd.verification.harness.differentiable import (
     can_have_gradient,
     explain,
     function_of,
+    gradients,
     reference_of,
     surrogates_of,
 )
-from custom_autograd.verification.harness.passes import is_declared_here, refusal_of
 from custom_autograd.verification.harness.sweeps import free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import is_declared_here, refusal_of, takes
 
 SMALL = 64
 """How many elements the inputs may have in all: a second derivative has as many rows."""
@@ -233,15 +233,13 @@ def _truth_at(point: Point, at: Tensor) -> dict[str, Tensor]:
 
 def _gradient(point: Point, x: Tensor, *, is_graph: bool = False) -> Tensor:
     """Return the gradient of the number, which is zero where nothing depends on the inputs."""
-    (grad,) = torch.autograd.grad(point.number(x), x, create_graph=is_graph, allow_unused=True)
-    return torch.zeros_like(x) if grad is None else grad
+    number = point.number(x)
+    return gradients([number], [x], [torch.ones_like(number)], create_graph=is_graph)[0]
 
 
 def _rows(y: Tensor, x: Tensor) -> Tensor:
-    if not y.requires_grad:
-        return x.detach().new_zeros(len(y), len(x))
-    rows = [torch.autograd.grad(one, x, retain_graph=True, allow_unused=True)[0] for one in y.unbind()]
-    return torch.stack([torch.zeros_like(x) if row is None else row for row in rows])
+    one = y.new_ones(())
+    return torch.stack([gradients([element], [x], [one], retain_graph=True)[0] for element in y.unbind()])
 
 
 def _is_kink(point: Point, nest: "Nest", result: str) -> bool:

@@ -10,10 +10,10 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.dispatch import has_python_dispatch
 from custom_autograd.verification.calls.call import begin, call_in_double, cotangents_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.passes import own_node, why_not_own_op
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.tracing import own_node, why_not_own_op
 
 
 class Profiler(Check):

@@ -23,7 +23,6 @@ from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import GraphCounter
 from custom_autograd.verification.calls.call import call_as_given, find_change, run, run_twice
-from custom_autograd.verification.calls.fake_tensors import takes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -35,10 +34,10 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import Difference
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
-from custom_autograd.verification.harness.passes import compiled, refusal_of, require_no_generator
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import growths, resized, sizes_of
 from custom_autograd.verification.harness.targets import Function, Target
+from custom_autograd.verification.harness.tracing import compiled, refusal_of, require_no_generator, takes
 
 FACTORS = (2, 3)
 """The sizes of the second and third call, in those of the sample. Multiples keep what divides a size."""

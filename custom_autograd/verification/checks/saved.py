@@ -29,9 +29,9 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, measured
 from custom_autograd.verification.harness.comparison import find_difference, is_same
 from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
-from custom_autograd.verification.harness.passes import own_node
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import own_node
 
 
 class Saved(Check):

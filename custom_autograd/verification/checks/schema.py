@@ -23,13 +23,13 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, is_same
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.passes import SPARSE
 from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.sweeps import copy, layouts
-from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.targets import Target, call_on, dense
+from custom_autograd.verification.harness.tracing import SPARSE
 from custom_autograd.verification.harness.variants import VARIED
 
 
@@ -84,7 +84,7 @@ def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
 
 
 def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
-    before = [_snapshot(tensor) for tensor in sample.tensors()]
+    before = copy(sample).tensors()
     versions = [verification.version_of(tensor) for tensor in sample.tensors()]
     with torch.no_grad():
         try:
@@ -103,7 +103,7 @@ def _find_write(target: Target, sample: Sample, before: Sequence[Tensor], versio
         if target.argument_of(leaf).is_mutated:
             continue
         name = target.name_of(leaf)
-        if not _is_same(leaf.tensor, old):
+        if not is_same(dense(leaf.tensor), dense(old)):
             return f"'{name}' is written to, which the schema does not declare: mutates_args=('{name}',)"
         if verification.version_of(leaf.tensor) != version:
             return f"'{name}' is written to in place, with the values it had: mutates_args=('{name}',)"
@@ -143,11 +143,12 @@ def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
     written: set[str] = set()
     for change in changes:
         variant = copy(sample).map(change)
-        before = [_snapshot(tensor) for tensor in variant.tensors()]
+        before = copy(variant).tensors()
         with torch.no_grad():
             call_on(target.full, variant)
         pairs = zip(variant.leaves(), before, strict=True)
-        written |= {target.argument_of(leaf).name for leaf, old in pairs if not _is_same(leaf.tensor, old)}
+        changed = (leaf for leaf, old in pairs if not is_same(dense(leaf.tensor), dense(old)))
+        written |= {target.argument_of(leaf).name for leaf in changed}
     present = {target.argument_of(leaf).name for leaf in sample.leaves() if leaf.tensor.numel()}
     for argument in target.arguments:
         if argument.is_mutated and argument.name in present:
@@ -168,17 +169,6 @@ def _addresses(tensor: Tensor) -> tuple[int, int]:
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _snapshot(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def _is_same(tensor: Tensor, snapshot: Tensor) -> bool:
-    """Return True if two values are equal bit for bit, except that nan equals nan."""
-    if tensor.layout != torch.strided:
-        return torch.equal(tensor.detach().to_dense(), snapshot.to_dense())
-    return bool(((tensor.detach() == snapshot) | (tensor.detach().isnan() & snapshot.isnan())).all())
 
 
 class Opcheck(Check):

@@ -1,7 +1,6 @@
 """The derivative of the backward agrees with finite differences of it, in reverse mode and in forward mode."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.causes import find_cause, find_uniform_cause
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
+    TensorsFunction,
     cotangents_like,
     function_of,
     gradients,
@@ -104,8 +104,7 @@ def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Se
     gradgradcheck asks for the gradients of chosen tensors, and then the engine never reaches the node by which
     torch.autograd.function.once_differentiable refuses: it sees zeros. A whole backward reaches it.
     """
-    grads = torch.autograd.grad(outputs, inputs, cotangents, create_graph=True, allow_unused=True)
-    able = [grad for grad in grads if grad is not None and grad.requires_grad]
+    able = [grad for grad in gradients(outputs, inputs, cotangents, create_graph=True) if grad.requires_grad]
     try:
         if able:
             torch.autograd.backward(able, [torch.ones_like(grad) for grad in able])
@@ -117,43 +116,35 @@ def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Se
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Backward:
-    """The gradients of a function, as a function of its inputs and of the cotangents."""
-
-    function: TensorFunction
-    outputs: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the inputs, then of the incoming gradients."""
-        return (*self.function.names, *(f"incoming grad of {name}" for name in self.outputs))
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return a gradient per input, with a graph of its own."""
-        number = len(self.function.names)
-        with torch.enable_grad():
-            inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors[:number]]
-            outputs = [output for output in self.function(*inputs) if output.requires_grad]
-            return gradients(outputs, inputs, tensors[number:], create_graph=True)
-
-
 def _explained(function: TensorFunction, cotangents: Sequence[Tensor], precision: Precision, text: str) -> Finding:
     """Return the failure with the entry that is most wrong, or, of many, a direction that is wrong."""
     problem = f"the second derivative by {', '.join(repr(name) for name in function.names)} is wrong"
     points = [x.detach() for x in (*function.inputs, *cotangents)]
     pairs = zip(function.output_names, function(*function.inputs), strict=True)
-    backward = _Backward(function, tuple(name.replace("'", "") for name, output in pairs if output.requires_grad))
+    incoming = [f"incoming grad of {name}".replace("'", "") for name, output in pairs if output.requires_grad]
+    names, backward = [*function.names, *incoming], _backward_of(function)
     if sum(x.numel() for x in points) <= MOST_EXPLAINED:
         outputs = [f"grad of {name}" for name in function.names]
-        entry = find_worst_entry(backward, points, precision.step, outputs=outputs)
+        entry = find_worst_entry(backward, points, precision.step, names=names, outputs=outputs)
     else:
-        entry = find_wrong_direction(
-            backward, points, signed_like(backward(*points)), precision, outputs="the gradients"
-        )
+        sent = signed_like(backward(*points))
+        entry = find_wrong_direction(backward, points, sent, precision, names=names, outputs="the gradients")
     if entry is None or entry.size <= precision.absolute:
         return failed(f"{problem}: {_shortened(text)}")
     return failed(f"{problem}: {entry.text}", cause=_cause(entry, function.names))
+
+
+def _backward_of(function: TensorFunction) -> TensorsFunction:
+    """Return the gradients of a function, as a function of its inputs and of the cotangents."""
+    count = len(function.names)
+
+    def backward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in tensors[:count]]
+            outputs = [output for output in function(*inputs) if output.requires_grad]
+            return gradients(outputs, inputs, tensors[count:], create_graph=True)
+
+    return backward
 
 
 def _cause(entry: JacobianEntry, names: Sequence[str]) -> str:

@@ -24,10 +24,10 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import TensorsFunction
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.passes import TensorCall
 from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.sweeps import copy, subsets
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import TensorCall
 
 BATCH = 3
 LARGER = 5

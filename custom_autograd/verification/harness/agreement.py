@@ -1,7 +1,7 @@
 """What an op takes and gives next to its reference: values, sizes, gradients, and what a refusal of it means."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -50,17 +50,21 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
 
     A kernel that is given an index beyond its tensor may write anywhere, so only a reference is called first.
     """
-    if target.reference is None:
-        if all(tensor.is_floating_point() or tensor.is_complex() for tensor in sample.tensors()):
-            yield from within_domain(target, sample, sizes(sample))
-        return
-    for label, variant in within_domain(target, sample, sizes(sample, target.arguments)):
-        if find_shapes(target, target.reference, variant) is not None:
-            yield label, variant
-    given = {tuple(tensor.shape) for tensor in sample.tensors()}
-    is_whole = all(tensor.numel() and tensor.dim() and not is_index(tensor) for tensor in sample.tensors())
-    if is_whole and len(given) == 1 and given == find_shapes(target, target.reference, sample):
-        yield "no dimensions", without_dimensions(sample)  # an element-wise op has no dimensions
+    arguments = () if target.reference is None else target.arguments  # it shows which integers may follow a size
+    yield from _accepted(target, sample, sizes(sample, arguments))
+    if is_elementwise(target, sample):
+        yield "no dimensions", without_dimensions(sample)
+
+
+def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
+    """Yield the variants of a sample with one size so long that the reference takes, as `accepted_sizes` does."""
+    return _accepted(target, sample, long_sizes(sample, length))
+
+
+def _accepted(target: Target, sample: Sample, variants: Iterable[tuple[str, Sample]]) -> Iterator[tuple[str, Sample]]:
+    if target.reference is not None or all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
+        found = within_domain(target, sample, variants)
+        yield from (row for row in found if takes_as_reference(target, row[1]))
 
 
 def takes_as_reference(target: Target, sample: Sample) -> bool:
@@ -68,14 +72,13 @@ def takes_as_reference(target: Target, sample: Sample) -> bool:
     return target.reference is None or find_shapes(target, target.reference, sample) is not None
 
 
-def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
-    """Yield the variants of a sample with one size so long that the reference takes, as `accepted_sizes` does."""
-    reference = target.reference
-    if reference is None and not all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
-        return
-    for label, variant in within_domain(target, sample, long_sizes(sample, length)):
-        if takes_as_reference(target, variant):
-            yield label, variant
+def is_elementwise(target: Target, sample: Sample) -> bool:
+    """Return True if all tensors, and what the reference returns, have one shape, with dimensions and elements."""
+    shapes = {tuple(tensor.shape) for tensor in sample.tensors()}
+    is_whole = all(x.numel() and x.dim() and not is_index(x) for x in sample.tensors())
+    if target.reference is None or not is_whole or len(shapes) != 1:
+        return False
+    return shapes == find_shapes(target, target.reference, sample)
 
 
 def find_shapes(target: Target, reference: Function, sample: Sample) -> set[tuple[int, ...]] | None:

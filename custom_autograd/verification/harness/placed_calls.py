@@ -24,10 +24,10 @@ from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import gradients
-from custom_autograd.verification.harness.passes import BACKEND, compiled, is_limit_of_torch
 from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.tracing import BACKEND, compiled, is_limit_of_torch
 
 Mesh: TypeAlias = Any
 """A DeviceMesh (Any: its module takes half a second to import)."""

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from custom_autograd.core.errors import ShapeError
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.variants import is_within_domain
 
 LEAST = 2
@@ -78,9 +77,7 @@ def find_groups(target: Target, sample: Sample) -> list[Group]:
 def shapes_of_outputs(target: Target, sample: Sample) -> list[tuple[int, ...]]:
     """Return the shapes of what a call returns, hidden outputs included."""
     with torch.no_grad():
-        found = target.full(*sample.args, **sample.kwargs)
-    outputs = found if isinstance(found, (list, tuple)) else [found]
-    return [tuple(one.shape) for one in outputs if isinstance(one, Tensor)]
+        return [tuple(output.shape) for output in call_on(target.full, sample)]
 
 
 class _Probe:

@@ -77,7 +77,7 @@ def output_names(target: Target, count: int) -> list[str]:
     outputs = () if record is None else record.declaration.schema.outputs
     everything = [(name_of_output(output, position), output) for position, output in enumerate(outputs)]
     for chosen in (everything, [row for row in everything if not row[1].is_hidden]):
-        names = _spread(chosen, count)
+        names = spread(chosen, count)
         if len(names) == count:
             return names
     return [f"output {position}" for position in range(count)]
@@ -95,8 +95,8 @@ def name_of_output(output: Output, position: int) -> str:
     return f"output {position}" if UNNAMED.fullmatch(output.name) else f"'{output.name}'"
 
 
-def _spread(rows: list[tuple[str, Output]], count: int) -> list[str]:
-    """Return the names, those of the elements of a list in place of its own."""
+def spread(rows: list[tuple[str, Output]], count: int) -> list[str]:
+    """Return the names of so many tensors, those of the elements of a list in place of its own."""
     lists = [output for _, output in rows if output.is_tensor_list]
     if len(lists) != 1:
         return [name for name, _ in rows]

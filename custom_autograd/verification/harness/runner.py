@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -181,8 +182,9 @@ def _run_check(
     if samples and not any(fits.get(position, True) for position, _ in samples):
         return  # what is wrong with them is told once
     reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
+    left_out = partial(Result, name, check.name, status="skipped", code=check.code, seed=seed)
     if reason:
-        yield None, Result(name, check.name, "all samples", "skipped", reason, code=check.code, seed=seed)
+        yield None, left_out(sample="all samples", message=reason)
         return
     check = check.among(case.target, [sample for _, sample in samples]).within(left())
     for count, (position, sample) in enumerate(representatives(samples, check.most_samples)):
@@ -190,12 +192,11 @@ def _run_check(
         if left() <= 0:
             which = "further samples" if count else "all samples"
             reason = f"not reached in {case.seconds:g} s of CPU time; give the op more seconds"
-            yield None, Result(name, check.name, which, "skipped", reason, code=check.code, seed=seed)
+            yield None, left_out(sample=which, message=reason)
             return
         failed_first = [other for other in check.needs if (other, label) in findings]
         if failed_first:
-            reason = f"the check {failed_first[0]} fails first"
-            yield None, Result(name, check.name, label, "skipped", reason, code=check.code, seed=seed)
+            yield None, left_out(sample=label, message=f"the check {failed_first[0]} fails first")
             continue
         begin(name, check, label)
         if position not in fits and sample.error is None and not sample.accepted:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.registration import registry
-from custom_autograd.schema.samples import Sample
+from custom_autograd.schema.samples import Sample, children_of
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.targets import Target
 
@@ -119,14 +119,8 @@ def _import_of(cls: type) -> str:
 
 def _classes_in(value: object) -> list[type]:
     """Return the NamedTuples, dataclasses and Enums in a value."""
-    if isinstance(value, dict):
-        return [cls for item in value.values() for cls in _classes_in(item)]
-    if isinstance(value, enum.Enum):
-        return [type(value)]
-    fields = _fields_of(value)
-    if fields is not None:
-        return [type(value), *(cls for item in fields.values() for cls in _classes_in(item))]
-    return [cls for item in value for cls in _classes_in(item)] if isinstance(value, (list, tuple)) else []
+    own = [type(value)] if isinstance(value, enum.Enum) or _fields_of(value) is not None else []
+    return own + [cls for _, item in children_of(value) for cls in _classes_in(item)]
 
 
 def _fields_of(value: object) -> dict[str, object] | None:

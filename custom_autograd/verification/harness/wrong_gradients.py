@@ -11,7 +11,6 @@ The wrong entry of a Jacobian is named in a sentence that replaces two printed m
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from custom_autograd.verification.harness.causes import choose_cause, find_cause
 from custom_autograd.verification.harness.comparison import find_difference, format_pair
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
+    TensorsFunction,
     copies,
     differentiable_positions,
     signed_like,
@@ -142,19 +142,6 @@ def _shown(name: str, point: Tensor, index: Tensor) -> str:
     return f"'{name}'{subscript} = {point[tuple(index)].item():.6g}"
 
 
-class NamedFunction(Protocol):
-    """Tensors in, floating and complex tensors out, with a name for each that goes in."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the arguments."""
-        ...
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the results."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class JacobianEntry:
     """The entry of a Jacobian in which the backward and a central difference differ most.
@@ -175,7 +162,7 @@ class JacobianEntry:
 
 
 def find_worst_entry(
-    function: NamedFunction, inputs: Sequence[Tensor], step: float, *, outputs: Sequence[str]
+    function: TensorsFunction, inputs: Sequence[Tensor], step: float, *, names: Sequence[str], outputs: Sequence[str]
 ) -> JacobianEntry | None:
     """Return the entry in which the backward and a central difference differ most; None for complex tensors.
 
@@ -183,12 +170,13 @@ def find_worst_entry(
         function: real tensors in, real tensors out.
         inputs: the point.
         step: of the finite differences.
+        names: what to call the inputs.
         outputs: what to call the outputs.
     """
     if any(value.is_complex() for value in inputs):
         return None
     worst: JacobianEntry | None = None
-    for position, name in enumerate(function.names):
+    for position, name in enumerate(names):
         for output, expected in enumerate(_numeric_columns(function, inputs, position, step)):
             if expected.is_complex():
                 return None
@@ -200,11 +188,12 @@ def find_worst_entry(
 
 
 def find_wrong_direction(
-    function: NamedFunction,
+    function: TensorsFunction,
     inputs: Sequence[Tensor],
     cotangents: Sequence[Tensor],
     precision: Precision,
     *,
+    names: Sequence[str],
     outputs: str = "the outputs",
 ) -> JacobianEntry | None:
     """Return one random direction of an input along which the backward is wrong, for Jacobians too large to look at.
@@ -214,6 +203,7 @@ def find_wrong_direction(
         inputs: the point.
         cotangents: one per output; zero for one whose derivative is not looked at.
         precision: how finely the function answers.
+        names: what to call the inputs.
         outputs: what to call the outputs.
 
     Returns:
@@ -222,7 +212,7 @@ def find_wrong_direction(
     if any(value.is_complex() for value in (*inputs, *cotangents)):
         return None
     grads = vector_jacobian(function, inputs, copies(cotangents))
-    for position, (name, grad) in enumerate(zip(function.names, grads, strict=True)):
+    for position, (name, grad) in enumerate(zip(names, grads, strict=True)):
         direction = torch.randn_like(grad)
         estimate = along_one(function, inputs, position, direction, cotangents, precision)
         found, size = inner([grad], [direction]), float(grad.norm() * direction.norm())
@@ -236,13 +226,15 @@ def find_wrong_direction(
     return None
 
 
-def _numeric_columns(function: NamedFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
+def _numeric_columns(function: TensorsFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
     """Return, per output, the matrix of outputs by elements of one input, by central differences."""
     columns = [_column(function, inputs, position, index, step) for index in range(inputs[position].numel())]
     return [torch.stack(column, -1) for column in zip(*columns, strict=True)]
 
 
-def _column(function: NamedFunction, inputs: Sequence[Tensor], position: int, index: int, step: float) -> list[Tensor]:
+def _column(
+    function: TensorsFunction, inputs: Sequence[Tensor], position: int, index: int, step: float
+) -> list[Tensor]:
     above, below = ([value.detach().clone() for value in inputs] for _ in range(2))
     above[position].view(-1)[index] += step
     below[position].view(-1)[index] -= step
@@ -252,7 +244,7 @@ def _column(function: NamedFunction, inputs: Sequence[Tensor], position: int, in
 
 
 def _analytic_rows(
-    function: NamedFunction, inputs: Sequence[Tensor], position: int, output: int, like: Tensor
+    function: TensorsFunction, inputs: Sequence[Tensor], position: int, output: int, like: Tensor
 ) -> Tensor:
     """Return the same matrix by the backward, one unit cotangent per row."""
     rows = torch.zeros_like(like)

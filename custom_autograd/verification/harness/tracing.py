@@ -1,4 +1,4 @@
-"""One call of a function of tensors and its backward, the node of its graph, and what it takes to compile a target."""
+"""What it takes to trace a target: its fake kernel next to the real one, compiled code, and limits of torch in both."""
 
 import contextlib
 import types
@@ -13,6 +13,7 @@ from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.verification import fake_mode
+from custom_autograd.verification.harness.agreement import copied
 from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
@@ -23,9 +24,12 @@ from custom_autograd.verification.harness.base import (
     rule_behind,
     skipped,
 )
+from custom_autograd.verification.harness.comparison import find_untruth
 from custom_autograd.verification.harness.dispatching import has_generator
-from custom_autograd.verification.harness.records import record_of
+from custom_autograd.verification.harness.records import output_names, record_of
+from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.variants import is_within_domain
 
 BUILT_IN = ("aten", "prim", "prims")
 
@@ -144,3 +148,45 @@ LIMITS_OF_TORCH = (
     "Cannot call storage_offset() on tensor with symbolic sizes/strides",
 )
 """What torch.compile says where no op of this kind can be compiled (found in torch 2.13)."""
+
+
+def fake_outputs(target: Target, sample: Sample) -> tuple[Tensor, ...]:
+    """Return what the fake kernel gives of a call."""
+    with fake_mode() as to_fake:
+        return call_on(target.full, sample.map(to_fake))
+
+
+def find_real(target: Target, sample: Sample, like: Sample) -> tuple[Tensor, ...] | None:
+    """Return what the op returns for a variant of a sample; None if its fake or real kernel refuses it."""
+    if not is_within_domain(target, like, sample):
+        return None
+    with torch.no_grad():
+        try:
+            if target.overload is not None:
+                fake_outputs(target, sample)
+            return call_on(target.full, copy(sample))
+        except Exception:  # noqa: BLE001 - an op need not take every call, and may raise any error
+            return None
+
+
+def takes(target: Target, sample: Sample, like: Sample) -> bool:
+    """Return True if an op takes a variant of a sample, its fake kernel too, and returns as many tensors."""
+    found = find_real(target, sample, like)
+    with torch.no_grad():
+        return found is not None and len(found) == len(call_on(target.full, copy(like)))
+
+
+def find_false_fake(target: Target, sample: Sample) -> str | None:
+    """Return how the results of the fake kernel differ from the real ones; None if they agree, or there is no fake."""
+    if target.overload is None or any(x.is_conj() or x.is_neg() for x in sample.tensors()):  # torch fakes no such view
+        return None
+    written = target.written_positions(sample)
+    tensors = [copied(x) if i in written else x.detach() for i, x in enumerate(sample.tensors())]
+    with torch.no_grad():
+        real = call_on(target.full, sample.with_tensors(tensors))
+        try:
+            said = fake_outputs(target, sample)
+        except Exception as error:  # noqa: BLE001 - whatever the fake raises where the kernel does not
+            return None if find_refusal(error) else f"the fake kernel raises {first_line(root_cause(error))}"
+    untruth = find_untruth(said, real, output_names(target, len(real)))
+    return None if untruth is None else untruth[1]
