@@ -212,11 +212,11 @@ def differentiate(target: Target, call: Call, between: Callable[[], object] = bo
         between: is called after the forward and before the backward.
 
     Raises:
-        NothingToCheckError: no result can have a gradient.
+        NothingToCheckError: no output carries a gradient.
     """
     begun = begin(target, target.call, call)
     if not begun.able():
-        raise NothingToCheckError("no result of the op has a gradient")
+        raise NothingToCheckError("no output carries a gradient")
     between()
     return {
         **{name: begun.values[name].detach() for name in begun.able()},

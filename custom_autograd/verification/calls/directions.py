@@ -20,7 +20,6 @@ from custom_autograd.verification.harness.causes import find_cause, find_swap, f
 from custom_autograd.verification.harness.comparison import format_pair
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
-    copies,
     cotangents_like,
     function_of,
     reference_of,
@@ -37,6 +36,7 @@ from custom_autograd.verification.harness.numerical import (
     precision_of,
 )
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.wrong_gradients import look
 
 LARGEST_EXPLAINED = 128
 """Elements of an input whose whole gradient is computed from values, to say why the backward's is another."""
@@ -82,7 +82,7 @@ def look_along(function: TensorFunction, label: str) -> Iterator[Finding]:
     if not all(bool(torch.isfinite(output).all()) for output in outputs):
         return
     cotangents = cotangents_like(outputs)
-    grads = vector_jacobian(function, inputs, copies(cotangents))
+    grads = vector_jacobian(function, inputs, cotangents)
     try:
         precision = precision_of(function, inputs)
         if label and precision != FLOAT64:
@@ -161,20 +161,7 @@ def _cause(
         chosen = [i for i in chosen if not kinks.flatten()[i]]
         return find_uniform_cause(grads[position].flatten()[chosen], expected.flatten()[chosen], relative=relative)
     alike = [i for i, x in enumerate(inputs) if x.shape == inputs[position].shape and not x.is_complex()]
-    known = [_expected(function, inputs, i, cotangents, grads, precision) for i in alike]
+    known = [look(function, inputs, i, cotangents, grads[i], precision).expected for i in alike]
     names, own = [f"the gradient of '{function.names[i]}'" for i in alike], [grads[i] for i in alike]
     at = alike.index(position)
     return find_swap(names, own, known, at, relative=relative) or find_cause(own[at], known[at], relative=relative)
-
-
-def _expected(
-    function: TensorFunction,
-    inputs: Sequence[Tensor],
-    position: int,
-    cotangents: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    precision: Precision,
-) -> Tensor:
-    """Return the gradient by finite differences, and that of the backward at a kink."""
-    expected, kinks = gradient(function, inputs, position, cotangents, precision)
-    return torch.where(kinks, grads[position], expected)

@@ -29,7 +29,7 @@ from custom_autograd.verification.calls.call import (
     UnfitError,
     WrongError,
     begin,
-    cotangents_of,
+    differentiate,
     draws_gradients,
     kept,
     leaves_of,
@@ -150,11 +150,7 @@ class Explorer:
         if self._is_drawn:
             raise NothingToCheckError(DRAWN)
         needs = frozenset(differentiable_positions(self.target, self.sample))
-        call = replace(self.start, needs=needs).map(lambda x: x.detach().clone())
-        begun = begin(self.target, self.target.call, call)
-        if not begun.able():
-            raise NothingToCheckError("no output carries a gradient")
-        begun.backward(cotangents_of(call, begun))
+        differentiate(self.target, replace(self.start, needs=needs).map(lambda x: x.detach().clone()))
 
     def changes(self) -> list[Change]:
         """Return every single change of the sample."""

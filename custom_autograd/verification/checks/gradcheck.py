@@ -24,11 +24,11 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
-    copies,
     cotangents_like,
     explain,
     find_written_gradient,
     function_of,
+    gradients,
     signed_like,
     surrogates_of,
     vector_jacobian,
@@ -209,10 +209,10 @@ def _check_subsets(function: TensorFunction) -> Iterator[Finding]:
     gradcheck has shown the latter right for these values, so equality shows the same of each subset.
     """
     cotangents = signed_like(function(*function.inputs))
-    expected = vector_jacobian(function, function.inputs, copies(cotangents))
+    expected = vector_jacobian(function, function.inputs, cotangents)
     for chosen in list(subsets(len(function.positions)))[1:]:
         part = function.restricted_to(chosen)
-        found = vector_jacobian(part, part.inputs, copies(cotangents))
+        found = vector_jacobian(part, part.inputs, cotangents)
         names = [f"gradient of '{name}'" for name in part.names]
         difference = find_difference(found, [expected[i] for i in chosen], names=names)
         only = ", ".join(f"'{name}'" for name in part.names)
@@ -225,27 +225,18 @@ def _check_batched(function: TensorFunction, inputs: Sequence[Tensor], precision
     outputs = [output for output in function(*leaves) if output.requires_grad]
     batches = [torch.stack(signed_like([output, output])) for output in outputs]
     kept = [batch.clone() for batch in batches]
-    looped = [_grads(outputs, leaves, [batch[i] for batch in batches]) for i in range(2)]
+    looped = [gradients(outputs, leaves, [batch[i] for batch in batches], retain_graph=True) for i in range(2)]
     if find_difference(batches, kept) is not None:  # torch's vmap segfaults on such a backward (found in torch 2.13)
         return skipped("its backward cannot be batched: it writes to its incoming gradient")
     expected = [torch.stack(pair) for pair in zip(*looped, strict=True)]
     try:
-        found = _grads(outputs, leaves, batches, is_batched=True)
+        grads = torch.autograd.grad(outputs, leaves, batches, allow_unused=True, is_grads_batched=True)
     except (RuntimeError, TypeError, ValueError) as error:
         return skipped(f"its backward cannot be batched: {find_refusal(error) or first_line(error)}")
+    found = [x.new_zeros((2, *x.shape)) if g is None else g for x, g in zip(leaves, grads, strict=True)]
     names = [f"batched gradient of '{name}'" for name in function.names]
     difference = find_difference(found, expected, names=names, factor=max(1.0, precision.relative / 1e-5))
     return PASSED if difference is None else difference.failed(f"is_grads_batched=True: {difference}")
-
-
-def _grads(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor], *, is_batched: bool = False
-) -> list[Tensor]:
-    grads = torch.autograd.grad(
-        outputs, inputs, cotangents, retain_graph=True, allow_unused=True, is_grads_batched=is_batched
-    )
-    batch = (len(cotangents[0]),) if is_batched else ()
-    return [x.new_zeros((*batch, *x.shape)) if g is None else g for x, g in zip(inputs, grads, strict=True)]
 
 
 class NonDifferentiable(Check):

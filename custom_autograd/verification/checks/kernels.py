@@ -1,7 +1,6 @@
 """All kernels of an op compute the same, on their own device, in every layout; so do those of op.inplace and op.out."""
 
 import contextlib
-import dataclasses
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -239,7 +238,7 @@ def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
         fresh = Sample(*args, **kwargs).with_tensors([first.clone(), *others])
         return call(*fresh.args, **fresh.kwargs)
 
-    difference = find_gradient_difference(dataclasses.replace(function, call=on_a_copy), function)
+    difference = find_gradient_difference(replace(function, call=on_a_copy), function)
     return PASSED if difference is None else difference.failed(f"op.inplace, {difference}, by the op itself")
 
 

@@ -38,7 +38,6 @@ from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.differentiable import (
-    copies,
     function_of,
     push_forward,
     signed_like,
@@ -116,13 +115,13 @@ def _gradients(target: Target, sample: Sample) -> Finding:
         function = function_of(target, sample)
         cotangents = signed_like(function(*function.inputs))
         with kept_random_state():
-            first = vector_jacobian(function, function.inputs, copies(cotangents))
+            first = vector_jacobian(function, function.inputs, cotangents)
     except (NothingToCheckError, RuntimeError, TypeError):  # derivatives have checks of their own
         return PASSED
     names = [f"gradient of '{name}'" for name in function.names]
     for _ in range(ROUNDS):
         with kept_random_state(is_enabled=bool(target.surrogates)):  # which may be drawn
-            found = vector_jacobian(function, function.inputs, copies(cotangents))
+            found = vector_jacobian(function, function.inputs, cotangents)
         difference = find_difference(found, first, names=names)
         if difference is not None:
             cause = "the backward is not deterministic, or it remembers earlier ones"

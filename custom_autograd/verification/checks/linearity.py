@@ -23,7 +23,6 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference, tolerance_of
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
-    copies,
     function_of,
     push_forward,
     require_tangents,
@@ -58,7 +57,7 @@ class Linearity(Check):
         probe = _probe_of(outputs)
 
         def vjp(cotangents: Iterable[Tensor]) -> tuple[Tensor, ...]:
-            return vector_jacobian(function, function.inputs, copies(tuple(cotangents)))
+            return vector_jacobian(function, function.inputs, tuple(cotangents))
 
         def compare(identity: str, found: Iterable[Tensor], expected: Iterable[Tensor]) -> Finding:
             difference = find_difference(tuple(found), tuple(expected), names=names, factor=probe.factor)

@@ -9,7 +9,7 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import Finding, first_line, skipped
 from custom_autograd.verification.harness.comparison import Difference, find_difference
-from custom_autograd.verification.harness.differentiable import TensorFunction, copies, signed_like, vector_jacobian
+from custom_autograd.verification.harness.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.verification.harness.dispatching import completing
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index
@@ -91,8 +91,8 @@ def find_shapes(target: Target, reference: Function, sample: Sample) -> set[tupl
 def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:
     """Return where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
     cotangents = signed_like(function(*function.inputs))
-    expected = vector_jacobian(other, other.inputs, copies(cotangents))
-    found = vector_jacobian(function, function.inputs, copies(cotangents))
+    expected = vector_jacobian(other, other.inputs, cotangents)
+    found = vector_jacobian(function, function.inputs, cotangents)
     names = [f"gradient of '{name}'" for name in function.names]
     return find_difference(found, expected, names=names, factor=10.0)
 

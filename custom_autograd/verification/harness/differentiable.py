@@ -153,9 +153,9 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
 def vector_jacobian(
     function: TensorsFunction, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Return the gradient of <outputs, cotangents> for each input; zero where there is no connection."""
+    """Return the gradient of <outputs, cotangents> for each input, for copies of cotangents, which it may write to."""
     leaves = tuple(value.detach().clone().requires_grad_() for value in inputs)
-    return gradients(function(*leaves), leaves, cotangents)
+    return gradients(function(*leaves), leaves, [u.clone() for u in cotangents])
 
 
 def gradients(
@@ -189,18 +189,15 @@ def gradients(
     return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(inputs, grads, strict=True))
 
 
-def copies(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return copies of cotangents that are used again: a backward may write to those that it is given."""
-    return tuple(tensor.clone() for tensor in tensors)
-
-
 def find_written_gradient(function: "TensorFunction") -> str | None:
     """Return what a backward does to its incoming gradient, "writes to" or "resizes"; None if it leaves it alone."""
+    inputs = function.inputs
+    outputs = function(*inputs)
     with kept_random_state():  # what follows draws the numbers that it would have drawn
-        sent = cotangents_like(function(*function.inputs))
-    before = copies(sent)
+        sent = cotangents_like(outputs)
+    before = [u.clone() for u in sent]
     with contextlib.suppress(Exception):  # what it raises is a finding of the checks that look at gradients
-        vector_jacobian(function, function.inputs, sent)
+        gradients(outputs, inputs, sent)
     if any(one.shape != other.shape for one, other in zip(sent, before, strict=True)):
         return "resizes"
     is_same = all(torch.equal(one, other) for one, other in zip(sent, before, strict=True))

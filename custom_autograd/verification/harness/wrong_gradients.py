@@ -22,7 +22,6 @@ from custom_autograd.verification.harness.comparison import find_difference, for
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     TensorsFunction,
-    copies,
     differentiable_positions,
     signed_like,
     vector_jacobian,
@@ -71,8 +70,8 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
     if difference is not None:
         return Growth(f"two equal calls differ: {difference}", "the op is not deterministic")
     cotangents = [u if y.requires_grad else u * 0 for u, y in zip(signed_like(first), function(*inputs), strict=True)]
-    grads = vector_jacobian(function, points, copies(cotangents))
-    found = [_look(function, points, position, cotangents, grad, precision) for position, grad in enumerate(grads)]
+    grads = vector_jacobian(function, points, cotangents)
+    found = [look(function, points, position, cotangents, grad, precision) for position, grad in enumerate(grads)]
     wrong = [position for position, entry in enumerate(found) if bool(entry.is_wrong.any())]
     if wrong:
         cause = _cause(function.names, grads, found, wrong)
@@ -87,7 +86,7 @@ def find_growth(function: TensorFunction, inputs: Sequence[Tensor], precision: P
     return Growth("the error is in the Jacobian of one output, and cancels in a sum over all")
 
 
-def _look(
+def look(
     function: TensorFunction,
     points: Sequence[Tensor],
     position: int,
@@ -95,6 +94,7 @@ def _look(
     grad: Tensor,
     precision: Precision,
 ) -> Seen:
+    """Look at every element of the gradient of one real input."""
     expected, is_kink = gradient(function, points, position, cotangents, precision)
     is_wrong = _is_wrong(grad, expected, precision)
     return Seen(torch.where(is_kink, grad, expected), is_wrong & ~is_kink, is_wrong & is_kink)
@@ -211,7 +211,7 @@ def find_wrong_direction(
     """
     if any(value.is_complex() for value in (*inputs, *cotangents)):
         return None
-    grads = vector_jacobian(function, inputs, copies(cotangents))
+    grads = vector_jacobian(function, inputs, cotangents)
     for position, (name, grad) in enumerate(zip(names, grads, strict=True)):
         direction = torch.randn_like(grad)
         estimate = along_one(function, inputs, position, direction, cotangents, precision)
