@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, is_drawn, range_of
-from custom_autograd.verification.calls import call_arguments, dtypes, layouts
+from custom_autograd.verification.calls import call_arguments, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
@@ -23,6 +23,8 @@ from custom_autograd.verification.calls.numbers import (
     NOT_FINITE,
     VALUE_CHANGES,
     all_first,
+    casts,
+    casts_of_one,
     coincidences,
     element,
     equal_neighbors,
@@ -113,7 +115,7 @@ def _with(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
 
 
 def _sizes(target: Target, sample: Sample) -> Iterator[Change]:
-    for key, text, resize in layouts.other_sizes(target, sample):
+    for key, text, resize in sizes.of(target, sample):
         yield Change(key, text, SIZES, partial(_with, resize))
 
 
@@ -148,7 +150,7 @@ def _without_first(tensor: Tensor) -> Tensor | None:
 
 
 def _with_one_more(tensor: Tensor) -> Tensor:
-    return layouts.jittered(torch.stack([tensor.detach(), tensor.detach()]))
+    return sizes.jittered(torch.stack([tensor.detach(), tensor.detach()]))
 
 
 def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
@@ -206,9 +208,9 @@ def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[T
 
 
 def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
-    for dtype, text, cast in dtypes.of(sample):
+    for dtype, text, cast in casts(sample):
         yield Change("dtype", text, VALUES, partial(_with, cast), has_gradients=dtype == torch.float64)
-    for text, cast in dtypes.of_one(sample, names):  # rules are seldom written for two dtypes: values alone
+    for text, cast in casts_of_one(sample, names):  # rules are seldom written for two dtypes: values alone
         yield Change("dtype of one", text, VALUES, partial(_with, cast), has_gradients=False)
 
 

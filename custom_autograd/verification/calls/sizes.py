@@ -1,0 +1,94 @@
+"""The same call with other sizes: nothing, one, vectors, warps and tiles, one next to each, and no dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.agreement import find_shapes, is_elementwise
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.sweeps import (
+    elements_of,
+    free_sizes,
+    is_ordered,
+    pinned_sizes,
+    resized,
+    sizes_of,
+)
+from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.variants import cut_sizes, followed, without_dimensions
+
+Resize: TypeAlias = Callable[[Sample], "Sample | None"]
+"""Gives a call other sizes; None where they do not fit."""
+
+OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, 1025)
+
+MOST = 2**14
+"""Elements of the largest tensor of a drawn call."""
+
+
+def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
+    """Yield what is changed, what messages call it, and what changes it."""
+    free, least = sorted(free_sizes(sample)), int(target.reference is None)  # which says what becomes of nothing
+    for size in free:
+        yield from (_one(target, size, other) for other in OTHER_SIZES if other != size and other >= least)
+    if len(free) > 1:
+        yield "sizes", "all sizes 3", partial(_resized, sizes=dict.fromkeys(free, 3))
+        multiples = {size: 8 * (position + 1) for position, size in enumerate(free)}
+        yield "sizes", "all sizes multiples of 8", partial(_resized, sizes=multiples)
+    shared = sizes_of(sample) - set(free) - pinned_sizes(sample)
+    for size in sorted(shared) if target.reference is not None else ():  # which says whether they may differ
+        yield from (_one(target, size, other) for other in (0, 1, size + 1, 257))
+    numbers = {value for value in (*sample.args, *sample.kwargs.values()) if type(value) is int}
+    for size in sorted(numbers & sizes_of(sample)):
+        for other in sorted({least, 1, size - 1, size + 1, 17, 257} - {size}):
+            change = {size: other}
+            text = f"size {size} -> {other}, with {followed(sample, change, target.arguments)}"
+            yield f"size {size}", text, partial(_resized, sizes=change, with_numbers=True)
+    if is_elementwise(target, sample):
+        yield "sizes", "no dimensions", _undimensioned
+
+
+def _one(target: Target, size: int, other: int) -> tuple[str, str, Resize]:
+    change = partial(_resized, sizes={size: other})
+    if 0 < other < min(size, 4):
+        change = partial(_unless_broadcast, target, size, change)
+    return f"size {size}", f"size {size} -> {other}", change
+
+
+def _unless_broadcast(target: Target, size: int, change: Resize, sample: Sample) -> Sample | None:
+    """Return a call of a smaller size; None if the reference takes it only because a dimension of 1 is broadcast."""
+    reference = target.visible_reference
+    larger = (resized(sample, {size: other}) for other in (size + 1, 2 * size, 3 * size))
+    is_taken = reference is None or any(find_shapes(target, reference, variant) is not None for variant in larger)
+    return change(sample) if is_taken else None
+
+
+def _resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample | None:
+    found = sizes_of(sample)
+    if not found & set(sizes):
+        return None
+    if elements_of(sample, sizes) > MOST:
+        kept = next(iter(sizes))
+        sizes = {**cut_sizes(sorted(found - pinned_sizes(sample)), kept), **sizes}
+    if elements_of(sample, sizes) > MOST:
+        return None
+    return resized(sample, sizes, with_numbers=with_numbers).map(jittered)
+
+
+def _undimensioned(sample: Sample) -> Sample | None:
+    return without_dimensions(sample) if all(x.numel() for x in sample.tensors()) else None
+
+
+def jittered(tensor: Tensor) -> Tensor:
+    """Return the tensor with numbers that differ where they were repeated: up to a tenth smaller, signs as they are."""
+    if not can_have_gradient(tensor) or tensor.layout != torch.strided or is_ordered(tensor):
+        return tensor
+    generator = torch.Generator().manual_seed(tensor.numel())
+    shrunk = 1 - 0.1 * torch.rand(tensor.shape, generator=generator).to(tensor.device)
+    return (tensor.detach() * shrunk).to(tensor.dtype)
