@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from custom_autograd import CustomAutogradError
 
+IS_PLACE = re.compile("  (rule|declared) ")
+
 
 def message(call: Callable[[], object], error: type[Exception] = CustomAutogradError) -> str:
     """The class and the text of the error that a call raises."""
@@ -16,7 +18,19 @@ def message(call: Callable[[], object], error: type[Exception] = CustomAutogradE
     raise AssertionError("nothing was raised")
 
 
+def together(*texts: str) -> str:
+    """Return messages of one class about one op as one text: what all begin with, places of all, and then each."""
+    head = re.match(r"\w+: \S+: ", texts[0]).group()
+    messages = [text.splitlines() for text in texts]
+    places = [line for line in messages[0] if IS_PLACE.match(line) and all(line in lines for lines in messages)]
+    found = [head.removesuffix(": "), *places]
+    for first, *others in messages:
+        assert first.startswith(head), f"expected {head}, found {first}"
+        found += [first.removeprefix(head), *(line for line in others if line not in places)]
+    return "\n".join(found)
+
+
 def on_lines(*texts: str) -> str:
     """Each message on a line, without its class and the places: for those that differ from a pinned one a little."""
-    kept = [[line.strip() for line in text.splitlines() if not re.match("  (rule|declared) ", line)] for text in texts]
+    kept = [[line.strip() for line in text.splitlines() if not IS_PLACE.match(line)] for text in texts]
     return "\n".join(re.sub("  +", " ", " | ".join(lines)).partition(": ")[2] for lines in kept)

@@ -5,7 +5,7 @@
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from torch import Tensor
 
 from custom_autograd import RegistrationError, custom_op
@@ -28,54 +28,36 @@ def refused(*args, op=scaled, **kwargs):
     return message(lambda: op.register_autocast(*args, **kwargs))
 
 
-def test_unknown_device_type():
+def test_device_types():
     assert_expected_inline(
-        refused("gpu", "lower"),
+        together(
+            refused("gpu", "lower"),
+            refused("meta", "lower"),
+            refused(torch.device("cpu"), "lower"),
+            refused("cpu:0", torch.bfloat16),
+        ),
         """\
-RegistrationError: casts::scaled: the device type has no autocast
+RegistrationError: casts::scaled
+  declared   FILE.py:LINE
+the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'gpu'
   rule       register_autocast('gpu', 'lower')
-  declared   FILE.py:LINE
-  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first""",
-    )
-
-
-def test_device_type_without_autocast():
-    assert_expected_inline(
-        refused("meta", "lower"),
-        """\
-RegistrationError: casts::scaled: the device type has no autocast
+  do         did you mean 'cuda'? If not, import the package that makes the device type known to torch first
+the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'meta'
   rule       register_autocast('meta', 'lower')
-  declared   FILE.py:LINE
-  do         leave the policy out; an out-of-tree backend has autocast if its module defines get_amp_supported_dtype""",
-    )
-
-
-def test_device_that_is_no_string():
-    assert_expected_inline(
-        refused(torch.device("cpu"), "lower"),
-        """\
-RegistrationError: casts::scaled: the device type has no autocast
+  do         leave the policy out; an out-of-tree backend has autocast if its module defines get_amp_supported_dtype
+the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      device(type='cpu')
   rule       register_autocast(device(type='cpu'), 'lower')
-  declared   FILE.py:LINE
-  do         give the name of a device type, such as 'cuda'""",
-    )
-
-
-def test_one_device_of_a_type():
-    assert_expected_inline(
-        message(lambda: scaled.register_autocast("cpu:0", torch.bfloat16)),
-        """\
-RegistrationError: casts::scaled: the device type has no autocast
+  do         give the name of a device type, such as 'cuda'
+the device type has no autocast
   expected   'cpu', 'cuda', ...
   found      'cpu:0'
   rule       register_autocast('cpu:0', torch.bfloat16)
-  declared   FILE.py:LINE
   do         name the device type, 'cpu', which all its devices share""",
     )
 
@@ -90,164 +72,103 @@ def test_what_is_refused_for_one_device_leaves_the_op_as_it_was():
         assert torch.bfloat16 == op(torch.ones(1)).dtype
 
 
-def test_unknown_argument():
+def test_names():
     assert_expected_inline(
-        refused("cpu", {"wieght": "lower"}),
+        together(
+            refused("cpu", {"wieght": "lower"}),
+            refused("cpu", {"eps": "float32"}),
+            refused("cpu", {0: "lower"}),
+            refused("cpu", "lower", output={"oot": "input"}),
+            refused("cpu", "lower", output={"rstd": "float32"}),
+        ),
         """\
-RegistrationError: casts::scaled: autocast names 'wieght', which is not a name of the op
+RegistrationError: casts::scaled
+  declared   FILE.py:LINE
+autocast names 'wieght', which is not a name of the op
   expected   'x', 'weight'
   found      'wieght'
   rule       register_autocast('cpu', {'wieght': 'lower'})
-  declared   FILE.py:LINE
-  do         did you mean 'weight'?""",
-    )
-
-
-def test_argument_that_is_no_tensor():
-    assert_expected_inline(
-        refused("cpu", {"eps": "float32"}),
-        """\
-RegistrationError: casts::scaled: autocast names 'eps', which is not a tensor argument
+  do         did you mean 'weight'?
+autocast names 'eps', which is not a tensor argument
   expected   'x', 'weight'
   found      'eps'
   rule       register_autocast('cpu', {'eps': 'float32'})
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_name_that_is_no_string():
-    assert_expected_inline(
-        refused("cpu", {0: "lower"}),
-        """\
-RegistrationError: casts::scaled: autocast names 0, which is not a name of the op
+autocast names 0, which is not a name of the op
   expected   'x', 'weight'
   found      0
   rule       register_autocast('cpu', {0: 'lower'})
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_unknown_word():
-    assert_expected_inline(
-        refused("cpu", "loewr"),
-        """\
-RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      'loewr'
-  rule       register_autocast('cpu', 'loewr')
-  declared   FILE.py:LINE
-  do         did you mean 'lower'?""",
-    )
-
-
-def test_unknown_word_for_an_argument():
-    assert_expected_inline(
-        refused("cpu", {"x": "half"}),
-        """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      'half'
-  rule       register_autocast('cpu', {'x': 'half'})
-  declared   FILE.py:LINE
-  do         write torch.half""",
-    )
-
-
-def test_name_of_a_dtype():
-    assert_expected_inline(
-        refused("cpu", {"x": "bfloat16"}),
-        """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      'bfloat16'
-  rule       register_autocast('cpu', {'x': 'bfloat16'})
-  declared   FILE.py:LINE
-  do         write torch.bfloat16""",
-    )
-
-
-def test_integer_dtype_for_an_argument():
-    assert_expected_inline(
-        refused("cpu", {"x": torch.int64}),
-        """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      torch.int64
-  rule       register_autocast('cpu', {'x': torch.int64})
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_no_cast_at_all():
-    assert_expected_inline(
-        refused("cpu", None),
-        """\
-RegistrationError: casts::scaled: autocast casts all arguments to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      None
-  rule       register_autocast('cpu', None)
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_input_is_no_word_for_inputs():
-    assert_expected_inline(
-        refused("cpu", {"x": "input"}),
-        """\
-RegistrationError: casts::scaled: autocast casts 'x' to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
-  found      'input'
-  rule       register_autocast('cpu', {'x': 'input'})
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_promote_is_no_word_for_outputs():
-    assert_expected_inline(
-        refused("cpu", "lower", output="promote"),
-        """\
-RegistrationError: casts::scaled: autocast casts the output to a floating-point dtype, or as a word declares
-  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
-  found      'promote'
-  rule       register_autocast('cpu', 'lower', output 'promote')
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_unknown_output():
-    assert_expected_inline(
-        refused("cpu", "lower", output={"oot": "input"}),
-        """\
-RegistrationError: casts::scaled: autocast names 'oot', which is not a name of the op
+autocast names 'oot', which is not a name of the op
   expected   'out'
   found      'oot'
   rule       register_autocast('cpu', 'lower', output {'oot': 'input'})
-  declared   FILE.py:LINE
-  do         did you mean 'out'?""",
-    )
-
-
-def test_hidden_output():
-    assert_expected_inline(
-        refused("cpu", "lower", output={"rstd": "float32"}),
-        """\
-RegistrationError: casts::scaled: autocast names 'rstd', which is not a tensor that the call creates
+  do         did you mean 'out'?
+autocast names 'rstd', which is not a tensor that the call creates
   expected   'out'
   found      'rstd'
-  rule       register_autocast('cpu', 'lower', output {'rstd': 'float32'})
-  declared   FILE.py:LINE""",
+  rule       register_autocast('cpu', 'lower', output {'rstd': 'float32'})""",
     )
 
 
-def test_bad_cast_of_an_output():
+def test_words():
     assert_expected_inline(
-        refused("cpu", "lower", output={"out": 3}),
+        together(
+            refused("cpu", "loewr"),
+            refused("cpu", {"x": "half"}),
+            refused("cpu", {"x": "bfloat16"}),
+            refused("cpu", {"x": torch.int64}),
+            refused("cpu", None),
+            refused("cpu", {"x": "input"}),
+        ),
         """\
-RegistrationError: casts::scaled: autocast casts output 'out' to a floating-point dtype, or as a word declares
+RegistrationError: casts::scaled
+  declared   FILE.py:LINE
+autocast casts all arguments to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      'loewr'
+  rule       register_autocast('cpu', 'loewr')
+  do         did you mean 'lower'?
+autocast casts 'x' to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      'half'
+  rule       register_autocast('cpu', {'x': 'half'})
+  do         write torch.half
+autocast casts 'x' to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      'bfloat16'
+  rule       register_autocast('cpu', {'x': 'bfloat16'})
+  do         write torch.bfloat16
+autocast casts 'x' to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      torch.int64
+  rule       register_autocast('cpu', {'x': torch.int64})
+autocast casts all arguments to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      None
+  rule       register_autocast('cpu', None)
+autocast casts 'x' to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'promote'
+  found      'input'
+  rule       register_autocast('cpu', {'x': 'input'})""",
+    )
+
+
+def test_words_for_outputs():
+    assert_expected_inline(
+        together(
+            refused("cpu", "lower", output="promote"),
+            refused("cpu", "lower", output={"out": 3}),
+        ),
+        """\
+RegistrationError: casts::scaled
+  declared   FILE.py:LINE
+autocast casts the output to a floating-point dtype, or as a word declares
+  expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
+  found      'promote'
+  rule       register_autocast('cpu', 'lower', output 'promote')
+autocast casts output 'out' to a floating-point dtype, or as a word declares
   expected   torch.bfloat16, ..., 'lower', 'float32', 'keep', 'input'
   found      3
-  rule       register_autocast('cpu', 'lower', output {'out': 3})
-  declared   FILE.py:LINE""",
+  rule       register_autocast('cpu', 'lower', output {'out': 3})""",
     )
 
 

@@ -2,7 +2,7 @@
 
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
@@ -41,28 +41,23 @@ CheckError: words::twice: its samples are not a list
     )
 
 
-def test_samples_that_yield_nothing():
+def test_samples_that_are_not_in_a_list():
     assert_expected_inline(
-        message(lambda: with_samples(none).check()),
+        together(
+            message(lambda: with_samples(none).check()),
+            message(lambda: with_samples(one).check()),
+        ),
         """\
-CheckError: words::sampled: its generator of samples returns none
+CheckError: words::sampled
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+its generator of samples returns none
   expected   an iterable of Sample
   found      None
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         write 'yield Sample(...)' for each call""",
-    )
-
-
-def test_samples_that_return_one():
-    assert_expected_inline(
-        message(lambda: with_samples(one).check()),
-        """\
-CheckError: words::sampled: its generator of samples returns none
+  do         write 'yield Sample(...)' for each call
+its generator of samples returns none
   expected   an iterable of Sample
   found      one Sample
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
   do         write 'yield Sample(...)' for each call""",
     )
 

@@ -24,14 +24,26 @@ CLASSES = {
 }
 MOST_LINES, LONGEST_LINE = 8, 300
 LACKING = re.compile(r"\bplease\b|\binvalid\b|[^a]!|#define|\bNoneType\b|0x[0-9a-f]{6}", re.I)
+
+
+def messages_of(pinned: str) -> list[str]:
+    """Return each message of a pinned text, where `together` wrote what they begin with and their places once."""
+    first, *others = pinned.splitlines()
+    if not re.fullmatch(r"\w+: \S+", first):
+        return [pinned]
+    bodies = re.split(r"\n(?! )", "\n".join(others))
+    places = bodies.pop(0) if bodies[0].startswith(" ") else ""
+    return [f"{first}: {body}\n{places}" for body in bodies]
+
+
 PINNED = [
-    pytest.param(node.args[-1].value, id=f"{path.stem.removeprefix('test_')}-{node.lineno}")
+    pytest.param(text, id=f"{path.stem.removeprefix('test_')}-{node.lineno}")
     for path in sorted(Path(__file__).parent.glob("test_*.py"))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "assert_expected_inline"
     if isinstance(node.args[-1], ast.Constant) and node.args[-1].value.partition(":")[0] in CLASSES
+    for text in messages_of(node.args[-1].value)
 ]
-
 
 QUOTED = "the schema cannot be parsed: "  # in PyTorch's words
 MAKERS = ("refuse", "_refuse", "_fail")

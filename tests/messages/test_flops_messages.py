@@ -3,7 +3,7 @@
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -26,41 +26,28 @@ def returning(name: str, value: object):
     return op
 
 
-def test_a_parameter_that_names_nothing():
+def test_parameters_that_name_nothing():
     assert_expected_inline(
-        message(lambda: product.register_flops(lambda x, weights: 0)),
+        together(
+            message(lambda: product.register_flops(lambda x, weights: 0)),
+            message(lambda: product.register_flops(lambda output: 0)),
+            message(lambda: product.register_flops(lambda x: 0, backward=lambda grad: 0)),
+        ),
         """\
-RegistrationError: flops_words::product: the flops rule has a parameter 'weights' that names nothing
+RegistrationError: flops_words::product
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+the flops rule has a parameter 'weights' that names nothing
   expected   'x', 'weight'
   found      'weights'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         did you mean 'weight'?""",
-    )
-
-
-def test_an_output_is_not_an_argument():
-    assert_expected_inline(
-        message(lambda: product.register_flops(lambda output: 0)),
-        """\
-RegistrationError: flops_words::product: the flops rule has a parameter 'output' that names nothing
+  do         did you mean 'weight'?
+the flops rule has a parameter 'output' that names nothing
   expected   'x', 'weight'
   found      'output'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         name an input, an output, or what else is listed""",
-    )
-
-
-def test_a_backward_with_a_parameter_that_names_nothing():
-    assert_expected_inline(
-        message(lambda: product.register_flops(lambda x: 0, backward=lambda grad: 0)),
-        """\
-RegistrationError: flops_words::product: the backward flops rule has a parameter 'grad' that names nothing
+  do         name an input, an output, or what else is listed
+the backward flops rule has a parameter 'grad' that names nothing
   expected   'x', 'weight', 'needs'
   found      'grad'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
   do         name an input, an output, or what else is listed""",
     )
 

@@ -4,14 +4,17 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from tables import each
+from torch import Tensor
 
-from custom_autograd import custom_op
+from custom_autograd import CustomAutogradError, custom_op
 
+PLAIN = "(Tensor x) -> Tensor"
 SCHEMA = "(Tensor x, Tensor weight, int n=1) -> Tensor"
 HIDDEN = "(Tensor x) -> (Tensor out, Tensor rstd)"
 PAIR = "(Tensor x) -> (Tensor a, Tensor b)"
@@ -19,6 +22,9 @@ PAIR = "(Tensor x) -> (Tensor a, Tensor b)"
 
 def rand(*shape):
     return torch.rand(*shape, dtype=torch.float64, requires_grad=True)
+
+
+ONE = rand(1)
 
 
 def linear(x, weight, n=1):
@@ -43,24 +49,36 @@ def returned_list(result):
     return message(lambda: op([rand(2), rand(2)]).sum().backward())
 
 
-def dropped_in(result, schema="(Tensor x, int n) -> Tensor", args=(2,), kernel=lambda x, n: x * n, setup_context=None):
+def derived(schema, rule, *inputs, kernel=lambda x, *others: x * 1, **options):
+    """The gradient of another op, with every check of what its rule returns."""
+    op = custom_op("words::derived", kernel, schema=schema, replace=True, **options)
+    if rule is not None:
+        op.register_backward(rule)
+    op.validation = "full"
+    return message(lambda: op(*inputs).sum().backward())
+
+
+def dropped_in(
+    result,
+    schema="(Tensor x, int n) -> Tensor",
+    inputs=(ONE, 2),
+    kernel=lambda x, n: x * n,
+    setup_context=None,
+    error=CustomAutogradError,
+):
     """A backward of the drop-in half that returns something wrong."""
     op = custom_op("words::dropped_in", kernel, schema=schema, replace=True)
     op.register_autograd(result, setup_context=setup_context)
-    return op(rand(2), *args).sum().backward
+    return message(lambda: op(*inputs).sum().backward(), error)
 
 
-def dropped_in_list(result):
-    op = custom_op("words::dropped_in_list", lambda xs: xs[0] + xs[1], schema="(Tensor[] xs) -> Tensor", replace=True)
-    op.register_autograd(result)
-    return op([rand(2), rand(2)]).sum().backward
-
-
-def pushed(rule, schema=PAIR, kernel=both, **options):
-    """A jvp that returns something wrong."""
+def pushed(rule, schema=PAIR, kernel=both, backward=None, **options):
+    """A jvp that returns something wrong, or none."""
     op = custom_op("words::pushed", kernel, schema=schema, replace=True, **options)
     if rule is not None:
         op.register_jvp(rule)
+    if backward is not None:
+        op.register_backward(backward)
     return message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),)))
 
 
@@ -70,16 +88,42 @@ def twice(op):
     return message(lambda: gradient.sum().backward())
 
 
-def test_shape_that_was_broadcast():
+def test_values_that_do_not_fit_the_input():
     assert_expected_inline(
-        returned(lambda grad, x, weight: {"x": grad @ weight, "weight": (grad.T @ x).expand(7, 3, 4)}),
+        together(
+            returned(lambda grad, x, weight: {"x": grad @ weight, "weight": (grad.T @ x).expand(7, 3, 4)}),
+            returned(lambda grad, x: (x.float(), None)),
+            returned(lambda grad, x: (x.to("meta"), None)),
+            returned(lambda grad, x: (0.0, None)),
+            returned(lambda grad, x: (np.ones(2, np.float32), None)),
+            returned(lambda grad, x: {"x": lambda: None, "weight": None}),
+        ),
         """\
-GradientError: words::linear: the gradient of 'weight' has the wrong shape
-  expected   (3, 4), the shape of 'weight'
-  found      (7, 3, 4)
+GradientError: words::linear
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         sum over dimension 0: 'weight' was broadcast there""",
+the gradient of 'weight' has the wrong shape
+  expected   (3, 4), the shape of 'weight'
+  found      (7, 3, 4)
+  do         sum over dimension 0: 'weight' was broadcast there
+the gradient of 'x' has the wrong dtype
+  expected   torch.float64, the dtype of 'x'
+  found      torch.float32
+  do         convert it: grad.to(torch.float64)
+the gradient of 'x' is on the wrong device
+  expected   cpu, the device of 'x'
+  found      meta
+  do         compute it where the input is
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      float: 0.0
+  do         return a tensor: torch.tensor(...)
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      ndarray: array([1., 1.], dtype=float32)
+  do         return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies
+the backward returns a callable for 'x' that returns None
+  do         is a return missing? if the gradient is zero, return None in place of the callable""",
     )
 
 
@@ -103,271 +147,195 @@ def test_shape_that_is_wrong_in_another_way(rule, do):
     assert f"\n  do         {do}" in returned(rule)
 
 
-def test_dtype():
+def test_names_and_numbers_of_gradients():
     assert_expected_inline(
-        returned(lambda grad, x: (x.float(), None)),
+        together(
+            returned(lambda grad, x: {"x": x}),
+            returned(lambda grad, x: {"x": x, "weight": None, "n": None}),
+            returned(lambda grad, x: {"x": x, "wieght": None}),
+            returned(lambda grad, x: {"x": x, "w": None}),
+            returned(lambda grad, x: (x, None, None)),
+            returned(lambda grad, x: x),
+        ),
         """\
-GradientError: words::linear: the gradient of 'x' has the wrong dtype
-  expected   torch.float64, the dtype of 'x'
-  found      torch.float32
+GradientError: words::linear
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
-  do         convert it: grad.to(torch.float64)""",
-    )
-
-
-def test_device():
-    assert_expected_inline(
-        returned(lambda grad, x: (x.to("meta"), None)),
-        """\
-GradientError: words::linear: the gradient of 'x' is on the wrong device
-  expected   cpu, the device of 'x'
-  found      meta
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         compute it where the input is""",
-    )
-
-
-def test_no_tensor():
-    assert_expected_inline(
-        returned(lambda grad, x: (0.0, None)),
-        """\
-GradientError: words::linear: the gradient of 'x' is not a tensor
-  expected   a tensor, None, or a callable that returns one
-  found      float: 0.0
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return a tensor: torch.tensor(...)""",
-    )
-
-
-def test_missing():
-    assert_expected_inline(
-        returned(lambda grad, x: {"x": x}),
-        """\
-GradientError: words::linear: the gradient of 'weight' is missing
+the gradient of 'weight' is missing
   expected   an entry 'weight'
   found      entries 'x'
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one; where it is zero, return 'weight': None""",
-    )
-
-
-def test_none_without_a_name():
-    op = custom_op("words::doubled", lambda x: x * 2, schema="(Tensor x) -> Tensor", replace=True)
-    op.register_backward(lambda grad: None)
-    assert_expected_inline(
-        message(lambda: op(rand(3)).sum().backward()),
-        """\
-GradientError: words::doubled: the backward returns None
-  expected   a dict or a tuple for 'x'
-  found      None
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         is a return missing? if the gradient is zero, return {'x': None}""",
-    )
-
-
-def test_callable_without_a_gradient():
-    assert_expected_inline(
-        returned(lambda grad, x: {"x": lambda: None, "weight": None}),
-        """\
-GradientError: words::linear: the backward returns a callable for 'x' that returns None
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         is a return missing? if the gradient is zero, return None in place of the callable""",
-    )
-
-
-def test_tangent_without_a_name():
-    doubled = "(Tensor x) -> Tensor"
-    assert_expected_inline(
-        pushed(lambda tangent_x: None, schema=doubled, kernel=lambda x: x * 2),
-        """\
-GradientError: words::pushed: the jvp returns None
-  expected   a dict or a tuple for 'output'
-  found      None
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE
-  do         is a return missing? if the tangent is zero, return {'output': None}""",
-    )
-
-
-def test_surplus():
-    assert_expected_inline(
-        returned(lambda grad, x: {"x": x, "weight": None, "n": None}),
-        """\
-GradientError: words::linear: the backward returns a gradient for 'n', which carries none
+  do         return one; where it is zero, return 'weight': None
+the backward returns a gradient for 'n', which carries none
   expected   gradients for 'x', 'weight'
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         leave 'n' out of the result""",
-    )
-
-
-def test_surplus_for_what_is_none_in_a_call():
-    op = custom_op("words::biased", lambda x, bias: x * 1, schema="(Tensor x, Tensor? bias=None) -> Tensor")
-    op.register_backward(lambda grad: {"x": grad, "bias": grad.sum(0)})
-    op.validation = "full"
-
-    assert_expected_inline(
-        message(lambda: op(rand(2, 3)).sum().backward()),
-        """\
-GradientError: words::biased: the backward returns a gradient for 'bias', which has none in this call
-  expected   None, or no entry
-  found      a tensor of shape (3,), and 'bias' is None
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return a callable, which runs only if the gradient is needed""",
-    )
-
-
-def test_surplus_for_integers():
-    op = custom_op("words::indexed", lambda x, index: x * 1, schema="(Tensor x, Tensor index) -> Tensor")
-    op.register_backward(lambda grad: {"x": grad, "index": grad})
-    op.validation = "full"
-
-    assert_expected_inline(
-        message(lambda: op(rand(2), torch.tensor([0, 1])).sum().backward()),
-        """\
-GradientError: words::indexed: the backward returns a gradient for 'index', which has none in this call
-  expected   None, or no entry
-  found      a tensor of shape (2,), and 'index' is torch.int64
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return None""",
-    )
-
-
-def test_misnamed():
-    assert_expected_inline(
-        returned(lambda grad, x: {"x": x, "wieght": None}),
-        """\
-GradientError: words::linear: the backward returns a gradient for 'wieght', which is not an input
+  do         leave 'n' out of the result
+the backward returns a gradient for 'wieght', which is not an input
   expected   gradients for 'x', 'weight'
   found      'wieght'
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         did you mean 'weight'?""",
-    )
-
-
-def test_wrong_number():
-    assert_expected_inline(
-        returned(lambda grad, x: (x, None, None)),
-        """\
-GradientError: words::linear: the backward returns the wrong number of gradients
+  do         did you mean 'weight'?
+the backward returns a gradient for 'w', which is not an input
+  expected   gradients for 'x', 'weight'
+  found      'w'
+  do         did you mean 'weight'?
+the backward returns the wrong number of gradients
   expected   2: 'x', 'weight'
   found      3
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one per differentiable input, in order, or a dict by name""",
-    )
-
-
-def test_one_for_several():
-    assert_expected_inline(
-        returned(lambda grad, x: x),
-        """\
-GradientError: words::linear: the backward returns one value for several inputs
+  do         return one per differentiable input, in order, or a dict by name
+the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
   found      a tensor of shape (5, 4)
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
   do         return a dict by input name""",
     )
 
 
-def test_list_that_is_none():
+def test_gradients_of_ops_with_other_arguments():
+    sparse = torch.eye(2, dtype=torch.float64).to_sparse().requires_grad_()
     assert_expected_inline(
-        returned_list(lambda grad: grad),
+        together(
+            derived("(Tensor x) -> Tensor", lambda grad: None, rand(3)),
+            derived(
+                "(Tensor x, Tensor? bias=None) -> Tensor", lambda grad: {"x": grad, "bias": grad.sum(0)}, rand(2, 3)
+            ),
+            derived(
+                "(Tensor x, Tensor index) -> Tensor", lambda grad: {"x": grad, "index": grad}, rand(2), torch.arange(2)
+            ),
+            derived("(Tensor x) -> Tensor", lambda grad: grad, sparse, kernel=lambda x: x.to_dense()),
+        ),
         """\
-GradientError: words::total: the gradient of the list 'xs' is not a list
+GradientError: words::derived
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+the backward returns None
+  expected   a dict or a tuple for 'x'
+  found      None
+  do         is a return missing? if the gradient is zero, return {'x': None}
+the backward returns a gradient for 'bias', which has none in this call
+  expected   None, or no entry
+  found      a tensor of shape (3,), and 'bias' is None
+  do         return a callable, which runs only if the gradient is needed
+the backward returns a gradient for 'index', which has none in this call
+  expected   None, or no entry
+  found      a tensor of shape (2,), and 'index' is torch.int64
+  do         return None
+the gradient of 'x' has the wrong layout
+  expected   torch.sparse_coo
+  found      torch.strided
+  do         convert it: .to_sparse(), .to_sparse_csr(), ...""",
+    )
+
+
+def test_jvp():
+    assert_expected_inline(
+        together(
+            pushed(lambda tangent_x: None, "(Tensor x) -> Tensor", lambda x: x * 2),
+            pushed(lambda tangent_x: (tangent_x,)),
+            pushed(lambda tangent_x: tangent_x),
+            pushed(lambda tangent_x: {"a": tangent_x}),
+            pushed(lambda tangent_x: {"a": tangent_x, "bb": tangent_x}),
+            pushed(lambda tangent_x: (tangent_x, 1)),
+            pushed(lambda tangent_x: (tangent_x, tangent_x.sum())),
+            pushed(lambda tangent_x: {"a": tangent_x, "b": torch.tensor(0)}, kernel=lambda x: (x * 1, x.argmax())),
+        ),
+        """\
+GradientError: words::pushed
+  rule       FILE.py:LINE, jvp
+  declared   FILE.py:LINE
+the jvp returns None
+  expected   a dict or a tuple for 'output'
+  found      None
+  do         is a return missing? if the tangent is zero, return {'output': None}
+the jvp returns the wrong number of tangents
+  expected   2: 'a', 'b'
+  found      1
+the jvp returns one tangent for several outputs
+  expected   a dict or a tuple for 'a', 'b'
+  found      Tensor
+the tangent of 'b' is missing
+  expected   an entry 'b'
+  found      entries 'a'
+  do         where it is zero, return 'b': None
+the jvp returns a tangent for 'bb', which is not a differentiable output
+  expected   'a', 'b'
+  do         did you mean 'b'?
+the tangent of 'b' is not a tensor
+  expected   a tensor or None
+  found      int
+  do         return a tensor: torch.tensor(...)
+the tangent of 'b' does not match the output
+  expected   (2,), torch.float32
+  found      (), torch.float32
+the jvp returns a tangent for 'b', whose dtype cannot have one
+  found      an output of torch.int64
+  do         leave 'b' out, or return 'b': None""",
+    )
+
+
+def test_gradients_of_a_list():
+    assert_expected_inline(
+        together(
+            returned_list(lambda grad: grad),
+            returned_list(lambda grad: {"xs": [grad]}),
+            returned_list(lambda grad: [grad, grad.sum()]),
+            returned_list(lambda grad: [grad, 1]),
+        ),
+        """\
+GradientError: words::total
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+the gradient of the list 'xs' is not a list
   expected   a list of 2
   found      a tensor of shape (2,)
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""",
-    )
-
-
-def test_list_of_a_wrong_length():
-    assert_expected_inline(
-        returned_list(lambda grad: {"xs": [grad]}),
-        """\
-GradientError: words::total: the gradient of the list 'xs' has the wrong length
+  do         return one gradient (or None) per tensor of the list
+the gradient of the list 'xs' has the wrong length
   expected   2
   found      1
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one per tensor, or None""",
-    )
-
-
-def test_list_with_a_wrong_shape():
-    assert_expected_inline(
-        returned_list(lambda grad: [grad, grad.sum()]),
-        """\
-GradientError: words::total: the gradient of 'xs[1]' has the wrong shape
+  do         return one per tensor, or None
+the gradient of 'xs[1]' has the wrong shape
   expected   (2,), the shape of 'xs[1]'
   found      ()
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         make it as large as 'xs[1]'""",
-    )
-
-
-def test_list_with_a_number():
-    assert_expected_inline(
-        returned_list(lambda grad: [grad, 1]),
-        """\
-GradientError: words::total: the gradient of 'xs[1]' is not a tensor
+  do         make it as large as 'xs[1]'
+the gradient of 'xs[1]' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      int: 1
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
   do         return a tensor: torch.tensor(...)""",
     )
 
 
-def test_misspelt_needs():
-    op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
-    op.register_backward(lambda grad, needs: needs.wieght)
+def test_a_name_that_needs_or_meta_does_not_have():
     assert_expected_inline(
-        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
+        together(
+            returned(lambda grad, needs: needs.wieght),
+            returned(lambda grad, meta: meta.bias),
+        ),
         """\
-UnknownNameError: words::linear: a rule reads 'wieght' of needs or meta, which is not there
+UnknownNameError: words::linear
+  rule       FILE.py:LINE, backward
+a rule reads 'wieght' of needs or meta, which is not there
   expected   'x', 'weight'
   found      'wieght'
-  rule       FILE.py:LINE, backward
-  do         did you mean 'weight'?""",
-    )
-
-
-def test_unknown_meta():
-    op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
-    op.register_backward(lambda grad, meta: meta.bias)
-    assert_expected_inline(
-        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward(), AttributeError),
-        """\
-UnknownNameError: words::linear: a rule reads 'bias' of needs or meta, which is not there
+  do         did you mean 'weight'?
+a rule reads 'bias' of needs or meta, which is not there
   expected   'x', 'weight', 'output'
   found      'bias'
-  rule       FILE.py:LINE, backward
   do         name one of 'x', 'weight', 'output'""",
     )
 
 
-def test_no_backward():
-    op = custom_op("words::bare", linear, schema=SCHEMA)
+def test_gradients_that_no_rule_gives():
     assert_expected_inline(
-        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()),
+        together(
+            derived(PLAIN, None, rand(2)),
+            derived("(Tensor(a!) x) -> ()", None, rand(2) * 1, mutates_args="x"),
+            derived("(Tensor(a!) x, Tensor w) -> ()", None, rand(2) * 1, rand(2), mutates_args="x"),
+        ),
         """\
-GradientUnavailable: words::bare: a gradient is requested, but no backward is registered
+GradientUnavailable: words::derived
   declared   FILE.py:LINE
-  do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference""",
+a gradient is requested, but no backward is registered
+  do         register one with register_backward, register_grad or register_autograd, or a differentiable reference with register_reference
+the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
+  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()
+the op writes to 'x' and has no backward, and 'x' and 'w' require gradients, which would be wrong
+  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
     )
 
 
@@ -398,28 +366,6 @@ GradientError: words::referred: the reference returns the wrong number of result
     )
 
 
-def test_write_without_a_rule():
-    op = custom_op("words::plus_", lambda x: None, schema="(Tensor(a!) x) -> ()", mutates_args="x")
-    assert_expected_inline(
-        message(lambda: op(rand(2) * 1)),
-        """\
-GradientUnavailable: words::plus_: the op writes to 'x' and has no backward, and 'x' requires a gradient, which would be wrong
-  declared   FILE.py:LINE
-  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
-    )
-
-
-def test_write_without_a_rule_that_two_inputs_need():
-    op = custom_op("words::mul_", lambda x, w: None, schema="(Tensor(a!) x, Tensor w) -> ()", mutates_args="x")
-    assert_expected_inline(
-        message(lambda: op(rand(2) * 1, rand(2))),
-        """\
-GradientUnavailable: words::mul_: the op writes to 'x' and has no backward, and 'x' and 'w' require gradients, which would be wrong
-  declared   FILE.py:LINE
-  do         register_backward, name the inputs that carry no gradient in non_differentiable=, or call it under torch.no_grad()""",
-    )
-
-
 def test_once_differentiable():
     op = custom_op("words::once", lambda x: x**3, schema="(Tensor x) -> Tensor")
     op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
@@ -446,92 +392,54 @@ GradientUnavailable: words::normed: a second derivative needs the gradient of th
     )
 
 
-def test_drop_in_too_many():
+def test_drop_in():
+    of_a_list = "(Tensor[] xs) -> Tensor", ([ONE, ONE],), lambda xs: xs[0] + xs[1]
     assert_expected_inline(
-        message(dropped_in(lambda ctx, grad: (grad, None, None, grad))),
+        together(
+            dropped_in(lambda ctx, grad: (grad, None, None, grad)),
+            dropped_in(lambda ctx, grad: grad),
+            dropped_in(lambda ctx, grad: (grad, grad)),
+            dropped_in(lambda ctx, grad: (1.5, None)),
+            dropped_in(lambda ctx, grad: [grad], *of_a_list),
+            dropped_in(lambda ctx, grad: grad, *of_a_list),
+        ),
         """\
-GradientError: words::dropped_in: the backward returns the wrong number of gradients
+GradientError: words::dropped_in
+  rule       FILE.py:LINE, backward
+  declared   FILE.py:LINE
+the backward returns the wrong number of gradients
   expected   2: 'x', 'n'
   found      4
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is not a tensor""",
-    )
-
-
-def test_drop_in_too_few():
-    assert_expected_inline(
-        message(dropped_in(lambda ctx, grad: grad)),
-        """\
-GradientError: words::dropped_in: the backward returns the wrong number of gradients
+  do         return one per positional argument and keyword-only tensor, None for what is not a tensor
+the backward returns the wrong number of gradients
   expected   2: 'x', 'n'
   found      1
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one per positional argument and keyword-only tensor, None for what is not a tensor""",
-    )
-
-
-def test_drop_in_for_a_number():
-    assert_expected_inline(
-        message(dropped_in(lambda ctx, grad: (grad, grad))),
-        """\
-GradientError: words::dropped_in: the backward returns a gradient for 'n', which carries none
+  do         return one per positional argument and keyword-only tensor, None for what is not a tensor
+the backward returns a gradient for 'n', which carries none
   expected   None
   found      Tensor
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return None in its place""",
-    )
-
-
-def test_drop_in_no_tensor():
-    assert_expected_inline(
-        message(dropped_in(lambda ctx, grad: (1.5, None))),
-        """\
-GradientError: words::dropped_in: the gradient of 'x' is not a tensor
+  do         return None in its place
+the gradient of 'x' is not a tensor
   expected   a tensor or None
   found      float: 1.5
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return a tensor: torch.tensor(...)""",
-    )
-
-
-def test_drop_in_list_of_a_wrong_length():
-    assert_expected_inline(
-        message(dropped_in_list(lambda ctx, grad: [grad])),
-        """\
-GradientError: words::dropped_in_list: the gradient of the list 'xs' does not fit it
+  do         return a tensor: torch.tensor(...)
+the gradient of the list 'xs' does not fit it
   expected   a list of 2
   found      1
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return one gradient (or None) per tensor of the list""",
-    )
-
-
-def test_drop_in_no_list():
-    assert_expected_inline(
-        message(dropped_in_list(lambda ctx, grad: grad)),
-        """\
-GradientError: words::dropped_in_list: the gradient of the list 'xs' does not fit it
+  do         return one gradient (or None) per tensor of the list
+the gradient of the list 'xs' does not fit it
   expected   a list of 2
   found      Tensor
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
   do         return one gradient (or None) per tensor of the list""",
     )
 
 
 def test_drop_in_saving_a_number():
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(3)
+
     assert_expected_inline(
-        message(
-            lambda: dropped_in(
-                lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(3)
-            ),
-            TypeError,
-        ),
+        dropped_in(lambda ctx, grad: grad, setup_context=setup_context, error=TypeError),
         """TypeError: save_for_backward can only save tensors, but argument 0 is of type int: keep other values as attributes of ctx""",
     )
 
@@ -553,102 +461,30 @@ GradientError: words::dropped: 'y' has a tangent, and the jvp does not take it
     )
 
 
-def test_jvp_of_a_wrong_number():
+@custom_op("words::cut")
+def cut(x: Tensor) -> Tensor:
+    return x * 2
+
+
+cut.register_backward(lambda grad: grad.detach() * 2)
+
+
+def test_tangents_that_no_rule_gives():
     assert_expected_inline(
-        pushed(lambda tangent_x: (tangent_x,)),
+        together(
+            pushed(None),
+            pushed(None, PLAIN, lambda x: x**3, backward=lambda grad, x: (3 * grad * x**2).detach()),
+            pushed(None, PLAIN, lambda x: cut(x), reference=True),
+        ),
         """\
-GradientError: words::pushed: the jvp returns the wrong number of tangents
-  expected   2: 'a', 'b'
-  found      1
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_jvp_one_for_several():
-    assert_expected_inline(
-        pushed(lambda tangent_x: tangent_x),
-        """\
-GradientError: words::pushed: the jvp returns one tangent for several outputs
-  expected   a dict or a tuple for 'a', 'b'
-  found      Tensor
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_jvp_missing():
-    assert_expected_inline(
-        pushed(lambda tangent_x: {"a": tangent_x}),
-        """\
-GradientError: words::pushed: the tangent of 'b' is missing
-  expected   an entry 'b'
-  found      entries 'a'
-  rule       FILE.py:LINE, jvp
+GradientUnavailable: words::pushed
   declared   FILE.py:LINE
-  do         where it is zero, return 'b': None""",
-    )
-
-
-def test_jvp_misnamed():
-    assert_expected_inline(
-        pushed(lambda tangent_x: {"a": tangent_x, "bb": tangent_x}),
-        """\
-GradientError: words::pushed: the jvp returns a tangent for 'bb', which is not a differentiable output
-  expected   'a', 'b'
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE
-  do         did you mean 'b'?""",
-    )
-
-
-def test_jvp_no_tensor():
-    assert_expected_inline(
-        pushed(lambda tangent_x: (tangent_x, 1)),
-        """\
-GradientError: words::pushed: the tangent of 'b' is not a tensor
-  expected   a tensor or None
-  found      int
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE
-  do         return a tensor: torch.tensor(...)""",
-    )
-
-
-def test_jvp_of_a_wrong_shape():
-    assert_expected_inline(
-        pushed(lambda tangent_x: (tangent_x, tangent_x.sum())),
-        """\
-GradientError: words::pushed: the tangent of 'b' does not match the output
-  expected   (2,), torch.float32
-  found      (), torch.float32
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE""",
-    )
-
-
-def test_jvp_of_an_integer():
-    def kernel(x):
-        return x * 1, x.argmax()
-
-    assert_expected_inline(
-        pushed(lambda tangent_x: {"a": tangent_x, "b": torch.tensor(0)}, kernel=kernel),
-        """\
-GradientError: words::pushed: the jvp returns a tangent for 'b', whose dtype cannot have one
-  found      an output of torch.int64
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE
-  do         leave 'b' out, or return 'b': None""",
-    )
-
-
-def test_jvp_that_does_not_exist():
-    assert_expected_inline(
-        pushed(None),
-        """\
-GradientUnavailable: words::pushed: the op has neither a jvp nor a backward rule, and a tangent is requested
-  declared   FILE.py:LINE
-  do         register one with register_jvp, or a differentiable register_backward""",
+the op has neither a jvp nor a backward rule, and a tangent is requested
+  do         register one with register_jvp, or a differentiable register_backward
+the op cannot derive forward mode: the gradient of 'x' is not differentiable
+  do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations
+the op cannot derive forward mode: the gradient of 'x' is not differentiable
+  do         register_jvp, or where it is always zero, a backward that returns None for 'x'""",
     )
 
 
@@ -662,31 +498,6 @@ GradientUnavailable: words::once_forward: the op cannot derive forward mode from
   rule       FILE.py:LINE, backward
   declared   FILE.py:LINE
   do         register_jvp, or write the backward in differentiable operations""",
-    )
-
-
-def test_jvp_of_a_backward_that_is_not_differentiable():
-    op = custom_op("words::constant", lambda x: x**3, schema="(Tensor x) -> Tensor")
-    op.register_backward(lambda grad, x: (3 * grad * x**2).detach())
-    assert_expected_inline(
-        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
-        """\
-GradientUnavailable: words::constant: the op cannot derive forward mode: the gradient of 'x' is not differentiable
-  declared   FILE.py:LINE
-  do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations""",
-    )
-
-
-def test_jvp_of_a_reference_whose_gradient_is_cut():
-    inner = custom_op("words::cut", lambda x: x * 2, schema="(Tensor x) -> Tensor")
-    inner.register_backward(lambda grad: grad.detach() * 2)
-    op = custom_op("words::around_cut", lambda x: inner(x), schema="(Tensor x) -> Tensor", reference=True)
-    assert_expected_inline(
-        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
-        """\
-GradientUnavailable: words::around_cut: the op cannot derive forward mode: the gradient of 'x' is not differentiable
-  declared   FILE.py:LINE
-  do         register_jvp, or where it is always zero, a backward that returns None for 'x'""",
     )
 
 
@@ -714,22 +525,6 @@ def test_write_to_a_leaf():
 GradientError: words::add_to_leaf_: 'x' is a leaf that requires a gradient, or a view of one, and the op writes to it
   declared   FILE.py:LINE
   do         call it under torch.no_grad(), or on a copy""",
-    )
-
-
-def test_layout():
-    op = custom_op("words::sparse", lambda x: x.to_dense(), schema="(Tensor x) -> Tensor")
-    op.register_backward(lambda grad: grad)
-    x = torch.eye(2, dtype=torch.float64).to_sparse().requires_grad_()
-    assert_expected_inline(
-        message(lambda: op(x).sum().backward()),
-        """\
-GradientError: words::sparse: the gradient of 'x' has the wrong layout
-  expected   torch.sparse_coo
-  found      torch.strided
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         convert it: .to_sparse(), .to_sparse_csr(), ...""",
     )
 
 
@@ -762,37 +557,6 @@ def test_an_exception_that_takes_no_note_is_raised_as_it_is(register, kind, both
         result = op(rand(2)).sum()
         with pytest.raises(kind, match=r"^own$"):
             result.backward()
-
-
-def test_a_gradient_that_is_a_numpy_array():
-    op = custom_op("words::as_array", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
-    op.register_backward(lambda grad: grad.numpy())
-    assert_expected_inline(
-        message(lambda: op(torch.ones(2, requires_grad=True)).sum().backward()),
-        """\
-GradientError: words::as_array: the gradient of 'x' is not a tensor
-  expected   a tensor, None, or a callable that returns one
-  found      ndarray: array([1., 1.], dtype=float32)
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies""",
-    )
-
-
-def test_the_beginning_of_a_name():
-    op = custom_op("words::begun", lambda x, weight: x * 1, schema="(Tensor x, Tensor weight) -> Tensor", replace=True)
-    op.register_backward(lambda grad: {"x": grad, "w": grad})
-    x = torch.ones(2, requires_grad=True)
-    assert_expected_inline(
-        message(lambda: op(x, torch.ones(2)).sum().backward()),
-        """\
-GradientError: words::begun: the backward returns a gradient for 'w', which is not an input
-  expected   gradients for 'x', 'weight'
-  found      'w'
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         did you mean 'weight'?""",
-    )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 shows no notes")
