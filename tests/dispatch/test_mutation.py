@@ -105,9 +105,15 @@ def test_without_a_rule_a_gradient_that_would_be_wrong_is_refused():
 
 def test_without_a_rule_no_gradient_is_fine():
     x = rand(requires_grad=False)
+    leaf = rand()
+    expected = x**2, leaf.detach() ** 2
     square_(x)
     with torch.no_grad():
-        square_(rand())
+        square_(leaf)
+
+    assert torch.equal(expected[0], x)
+    assert torch.equal(expected[1], leaf.detach())
+    assert 1 == leaf._version
 
 
 def test_a_value_that_autograd_saved_before_the_write_is_missed():

@@ -500,6 +500,8 @@ REFUSED = {
     "empty namespace": ("::square", good, {}),
     "a dot in the namespace": ("a.b::square", good, {}),
     "two namespaces": ("a::b::square", good, {}),
+    "an overload without a name": ("words::square.", good, {}),
+    "one colon": ("words:square", good, {}),
     "two overloads": ("words::square.a.b", good, {}),
     "the default overload": ("words::square.default", good, {}),
     "a dash": ("words::to-square", good, {}),
@@ -507,7 +509,10 @@ REFUSED = {
     "a digit": ("words::2square", good, {}),
     "a keyword": ("words::lambda", good, {}),
     "no string": (3, good, {}),
-    **{f"namespace {name}": (f"{name}::square", good, {}) for name in ("aten", "prim", "prims", "torch", "c10d")},
+    **{
+        f"namespace {name}": (f"{name}::square", good, {})
+        for name in ("aten", "prim", "prims", "torch", "pytorch", "at", "c10d")
+    },
     "a schema for a bad name": ("aten::square", good, {"schema": SCHEMA}),
     "not callable": ("words::refused", 3, {}),
     "a schema without parentheses": ("words::refused", good, {"schema": "Tensor x -> Tensor"}),

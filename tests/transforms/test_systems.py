@@ -188,11 +188,29 @@ def test_wrapper_subclasses(op):
     assert_close(wrapped_x.grad.inner, plain_x.grad)
 
 
-def test_unused_outputs_of_a_subclass_have_zero_gradients_of_its_kind():
+TYPES = []
+
+
+@custom_op("systems::by_name")
+def by_name(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    TYPES.append(type(x))
+    return 2 * x * y, x * x
+
+
+@by_name.register_backward
+def _(grad_output_0, grad_output_1, x, y):
+    TYPES.append((type(grad_output_0), type(grad_output_1), type(x)))
+    return 2 * grad_output_0 * y + 2 * grad_output_1 * x, 2 * grad_output_0 * x
+
+
+@pytest.mark.parametrize("op", [drop_in, by_name], ids=["drop-in", "by name"])
+def test_unused_outputs_of_a_subclass_have_zero_gradients_of_its_kind(op):
+    TYPES.clear()
     x, y = Wrapped(torch.rand(3, dtype=torch.float64), requires_grad=True), Wrapped(torch.rand(3, dtype=torch.float64))
-    drop_in(x, y)[0].sum().backward()
+    op(x, y)[0].sum().backward()
 
     assert_close(x.grad.inner, 2 * y.inner)
+    assert ([Tensor, (Wrapped, Wrapped, Wrapped)] if op is by_name else []) == TYPES
 
 
 @custom_op("systems::double")

@@ -8,10 +8,9 @@ import pytest
 import torch
 from tables import each
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
-from custom_autograd import GradientError, Sample, custom_op
+from custom_autograd import GradientError, custom_op
 
 
 def rand(*shape, dtype=torch.float64):
@@ -26,84 +25,7 @@ def numpy_of(x):
     return x.detach().numpy()
 
 
-# ------------------------------------------------------------------------------------------ F01, F02: lists of tensors
-
-
-@custom_op("ftraps::multiples")
-def multiples(x: Tensor, n: int) -> list[Tensor]:
-    return [torch.from_numpy(numpy_of(x) * (i + 1)) for i in range(n)]
-
-
-@multiples.register_backward
-def _(grad):
-    return sum((i + 1) * g for i, g in enumerate(grad))
-
-
-@custom_op("ftraps::total")
-def total(xs: list[Tensor]) -> Tensor:
-    return torch.from_numpy(sum(numpy_of(x) for x in xs) * 1.0)
-
-
-@total.register_backward
-def _(grad, needs):
-    return [grad if need else None for need in needs.xs]
-
-
-def test_a_list_of_outputs_keeps_its_gradients():
-    x = rand()
-    a, _b, c = multiples(x, 3)
-    (a + c).sum().backward()
-
-    assert torch.equal(full(4.0), x.grad)
-
-
-def test_a_list_of_inputs_keeps_its_gradients():
-    xs = [rand(), torch.ones(3, dtype=torch.float64), rand()]
-    total(xs).sum().backward()
-
-    assert [True, False, True] == [x.grad is not None for x in xs]
-    assert torch.equal(full(1.0), xs[2].grad)
-
-
-# --------------------------------------------------------------------------- F03, F04: gradients of a wrong kind
-
-
-@custom_op("ftraps::wrong")
-def wrong(x: Tensor, kind: str) -> Tensor:
-    return x * 1
-
-
-BAD = {
-    "broadcast": lambda g: g.expand(4, 3),
-    "too small": lambda g: g.sum(),
-    "float32": lambda g: g.float(),
-    "long": lambda g: g.long(),
-    "bool": lambda g: g.bool(),
-    "complex": lambda g: g + 0j,
-    "meta": lambda g: g.to("meta"),
-}
-
-
-@wrong.register_backward
-def _(grad, kind):
-    return BAD[kind](grad)
-
-
-@each(
-    ("kind", "problem"),
-    [
-        ("broadcast", "wrong shape"),
-        ("too small", "wrong shape"),
-        ("float32", "wrong dtype"),
-        ("long", "wrong dtype"),
-        ("bool", "wrong dtype"),
-        ("complex", "wrong dtype"),
-        ("meta", "wrong device"),
-    ],
-)
-def test_a_gradient_that_does_not_match_its_input_raises(kind, problem):
-    with pytest.raises(GradientError, match=f"the gradient of 'x' .*{problem}"):
-        wrong(rand(), kind).sum().backward()
+# -------------------------------------------------------------------------------- F03, F04: gradients of a wrong kind
 
 
 @custom_op("ftraps::lenient")
@@ -115,10 +37,12 @@ def _setup(ctx, inputs, output):
     ctx.kind = inputs[1]
 
 
-lenient.register_autograd(lambda ctx, grad: (BAD[ctx.kind](grad), None), setup_context=_setup)
+LENIENT = {"broadcast": lambda g: g.expand(4, 3), "float32": lambda g: g.float(), "long": lambda g: g.long()}
+STRICT = {"too small": lambda g: g.sum(), "complex": lambda g: g + 0j}
+lenient.register_autograd(lambda ctx, grad: ((LENIENT | STRICT)[ctx.kind](grad), None), setup_context=_setup)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("broadcast", 4.0), ("float32", 1.0), ("long", 1.0)])
+@each(("kind", "expected"), [("broadcast", 4.0), ("float32", 1.0), ("long", 1.0)])
 def test_the_drop_in_half_is_as_lenient_as_the_engine(kind, expected):
     x = rand()
     lenient(x, kind).sum().backward()
@@ -126,49 +50,13 @@ def test_the_drop_in_half_is_as_lenient_as_the_engine(kind, expected):
     assert torch.equal(full(expected), x.grad)
 
 
-@pytest.mark.parametrize("kind", ["too small", "complex"])
+@each("kind", STRICT)
 def test_the_drop_in_half_raises_where_the_engine_does(kind):
     with pytest.raises(RuntimeError):
         lenient(rand(), kind).sum().backward()
 
 
-# ------------------------------------------------------------------------------------ F05: gradients nobody asked for
-
-
-def test_a_gradient_that_is_not_needed_is_neither_computed_nor_read():
-    ran = []
-
-    @custom_op("ftraps::product")
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        return a * b
-
-    @product.register_backward
-    def _(grad, a, b):
-        return {"a": grad * b, "b": lambda: ran.append(1)}
-
-    a = rand()
-    product(a, torch.full((3,), 2.0, dtype=torch.float64)).sum().backward()
-
-    assert torch.equal(full(2.0), a.grad)
-    assert not ran
-
-
 # ------------------------------------------------------------------------------------------ F06, F07: what is saved
-
-
-@custom_op("ftraps::saves_number")
-def saves_number(x: Tensor) -> Tensor:
-    return x * 1
-
-
-saves_number.register_autograd(
-    lambda ctx, grad: grad, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], 3)
-)
-
-
-def test_saving_what_is_no_tensor_raises():
-    with pytest.raises(TypeError, match="argument 1 is of type int"):
-        saves_number(rand())
 
 
 @custom_op("ftraps::parks")
@@ -226,19 +114,6 @@ def cubes(x: Tensor) -> tuple[Tensor, Tensor]:
 @cubes.register_backward
 def _(grad_out, x, square, out, grad_square):
     return grad_out * 3 * square + 0 * out + 2 * x * grad_square
-
-
-def test_saved_tensor_hooks_see_every_save_of_a_rule():
-    packed = []
-    x = rand()
-    with saved_tensors_hooks(lambda t: packed.append(t.detach().clone()) or t.detach(), lambda t: t):
-        y = cubes(x)
-    expected = [x.detach() ** power for power in (1, 2, 3)]
-    y.sum().backward()
-
-    assert 3 == len(packed)
-    assert all(any(torch.allclose(one, other) for other in packed) for one in expected)
-    assert torch.allclose(3 * x.detach() ** 2, x.grad)
 
 
 def _graph_of(op):
@@ -303,46 +178,7 @@ def test_saved_tensors_are_freed_by_the_backward(op):
     assert reference() is None
 
 
-# ----------------------------------------------------------------------------------------------- F08: intermediates
-
-
-@custom_op("ftraps::exp_squared", outputs=("out", "half"), hidden=("half",))
-def exp_squared(x: Tensor) -> tuple[Tensor, Tensor]:
-    half = torch.from_numpy(np.exp(numpy_of(x)))
-    return half**2, half
-
-
-@exp_squared.register_backward
-def _(grad_out, half, grad_half):
-    return 2 * grad_out * half**2 + grad_half * half
-
-
-def test_a_saved_intermediate_is_differentiated_again():
-    x = rand()
-
-    assert gradcheck(exp_squared, (x,))
-    assert gradgradcheck(exp_squared, (x,))
-
-
-@custom_op("ftraps::computed_intermediate")
-def computed_intermediate(x: Tensor) -> Tensor:
-    return torch.from_numpy(np.exp(numpy_of(x)) ** 2)
-
-
-computed_intermediate.register_autograd(
-    lambda ctx, grad: 2 * grad * ctx.saved_tensors[0] ** 2,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0].exp()),
-)
-
-
-def test_an_intermediate_that_setup_context_made_is_differentiated_again():
-    x = rand()
-
-    assert gradcheck(computed_intermediate, (x,))
-    assert gradgradcheck(computed_intermediate, (x,))
-
-
-# --------------------------------------------------------------------------------- F09, F21: once differentiable
+# --------------------------------------------------------------------------------- F09: once differentiable
 
 
 @custom_op("ftraps::once")
@@ -355,98 +191,13 @@ def _(grad, x):
     return 3 * grad * x**2
 
 
-def _cube_gradient(x):
-    return 3 * x.detach() ** 2
-
-
-def test_create_graph_alone_is_no_second_derivative():
+def test_a_second_derivative_is_refused_when_it_is_asked_for_and_not_before():
     x = rand()
     (g,) = torch.autograd.grad(once(x).sum(), x, create_graph=True)
 
-    assert torch.allclose(_cube_gradient(x), g.detach())
-
-
-def test_a_second_derivative_is_refused_when_it_is_asked_for():
-    x = rand()
-    (g,) = torch.autograd.grad(once(x).sum(), x, create_graph=True)
-
+    assert torch.allclose(3 * x.detach() ** 2, g.detach())
     with pytest.raises(GradientError, match="declared once-differentiable"):
         (g.sum() + x.sum()).backward()
-
-
-@pytest.mark.parametrize("transform", ["grad", "jacrev"])
-def test_first_derivatives_of_torch_func_are_allowed(transform):
-    x = torch.rand(3, dtype=torch.float64)
-    found = {
-        "grad": lambda: torch.func.grad(lambda t: once(t).sum())(x),
-        "jacrev": lambda: torch.func.jacrev(once)(x).diagonal(),
-    }[transform]()
-
-    assert torch.allclose(_cube_gradient(x), found)
-
-
-def test_second_derivatives_of_torch_func_are_refused():
-    def loss(t):
-        return once(t).sum()
-
-    with pytest.raises(GradientError, match="declared once-differentiable"):
-        torch.func.grad(lambda t: torch.func.grad(loss)(t).sum())(torch.rand(3))
-
-
-def test_forward_mode_is_not_derived_from_a_once_differentiable_backward():
-    x = torch.rand(3)
-    with pytest.raises(GradientError, match="once-differentiable"):
-        torch.func.jvp(once, (x,), (x,))
-
-
-# -------------------------------------------------------------------------------------------- F10: incoming gradients
-
-
-@custom_op("ftraps::doubles_in_place")
-def doubles_in_place(x: Tensor) -> Tensor:
-    return x * 2
-
-
-@doubles_in_place.register_backward
-def _(grad):
-    return grad.mul_(2)
-
-
-def test_check_finds_a_backward_that_writes_to_its_incoming_gradient():
-    report = doubles_in_place.check([Sample(rand())], checks=["cotangents"], raise_on_failure=False)
-
-    assert any(r.status == "failed" and "grad" in r.message for r in report.results)
-
-
-# ------------------------------------------------------------------------------------------------- F12, F13: aliasing
-
-
-@custom_op("ftraps::increment_", mutates_args=("x",))
-def increment_(x: Tensor) -> None:
-    numpy_of(x).__iadd__(1)
-
-
-@increment_.register_backward
-def _(grad):
-    return grad
-
-
-def test_a_declared_numpy_write_is_seen_by_the_version_check():
-    z = rand() * 1
-    y = z * z
-    increment_(z)
-
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward()
-
-
-def test_a_declared_numpy_write_is_differentiated():
-    x = rand()
-    z = x * 1
-    increment_(z)
-    (z * z).sum().backward()
-
-    assert torch.allclose(2 * (x.detach() + 1), x.grad)
 
 
 # ------------------------------------------------------------------------------ F14, F15: what carries no gradient
@@ -506,25 +257,6 @@ def test_an_output_that_carries_no_gradient_cannot_be_differentiated():
         mixed_by_name(rand())[3].sum().backward()
 
 
-# -------------------------------------------------------------------------------------------------- F17: full arity
-
-
-@custom_op("ftraps::scaled")
-def scaled(x: Tensor, k: float = 3.0, flag: bool = False) -> Tensor:
-    return x * k
-
-
-scaled.register_autograd(lambda ctx, grad: (grad * 3, None, None))
-
-
-def test_a_backward_answers_for_the_full_argument_list_however_it_was_called():
-    for args in ((), (3.0,), (3.0, False)):
-        x = rand()
-        scaled(x, *args).sum().backward()
-
-        assert torch.equal(full(3.0), x.grad)
-
-
 # ----------------------------------------------------------------------------------------------- F19: backward twice
 
 
@@ -554,19 +286,3 @@ def test_a_second_backward_where_nothing_was_saved_is_right():
     y.backward(full(1.0))
 
     assert torch.equal(full(2.0), x.grad)
-
-
-def test_retain_graph_allows_a_second_backward():
-    x = rand()
-    y = cubes(x)
-    y.backward(full(1.0), retain_graph=True)
-    y.backward(full(1.0))
-
-    assert torch.allclose(6 * x.detach() ** 2, x.grad)
-
-
-# --------------------------------------------------------------------------------------------- names of nodes
-
-
-def test_the_node_is_named_after_the_op():
-    assert "ftraps::cubesBackward" == cubes(rand()).grad_fn.name()
