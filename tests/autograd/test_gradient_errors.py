@@ -35,109 +35,8 @@ def total(xs: list[Tensor]) -> Tensor:
 
 
 @total.register_backward
-def total_backward(grad):
+def _(grad):
     return RETURNED["what"](grad)
-
-
-def run(what, *, op=linear):
-    RETURNED["what"] = what
-    if op is linear:
-        linear(rand(5, 4), rand(3, 4)).sum().backward()
-    else:
-        total([rand(2), rand(2)]).sum().backward()
-
-
-def good(grad, x, weight):
-    return grad @ weight, grad.T @ x
-
-
-WRONG = {
-    "un-reduced broadcast": (
-        lambda g, x, w: {"x": g @ w, "weight": (g.T @ x).expand(7, 3, 4)},
-        ["'weight' has the wrong shape", "(3, 4)", "(7, 3, 4)", "sum over dimension 0: 'weight' was broadcast there"],
-    ),
-    "transposed": (
-        lambda g, x, w: {"x": g @ w, "weight": x.T @ g},
-        ["'weight' has the wrong shape", "(3, 4)", "(4, 3)", "a transpose is missing"],
-    ),
-    "flattened": (
-        lambda g, x, w: {"x": g @ w, "weight": (g.T @ x).flatten()},
-        ["'weight' has the wrong shape", "(12,)", "reshape it"],
-    ),
-    "too small": (
-        lambda g, x, w: {"x": (g @ w).sum(), "weight": None},
-        ["'x' has the wrong shape", "(5, 4)", "()"],
-    ),
-    "kept dimension": (
-        lambda g, x, w: {"x": (g @ w)[None], "weight": None},
-        ["'x' has the wrong shape", "sum over dimension 0"],
-    ),
-    "dtype": (
-        lambda g, x, w: {"x": (g @ w).float(), "weight": None},
-        ["'x' has the wrong dtype", "torch.float64", "torch.float32", "grad.to(torch.float64)"],
-    ),
-    "complex": (
-        lambda g, x, w: {"x": g @ w + 0j, "weight": None},
-        ["'x' has the wrong dtype", "torch.complex128"],
-    ),
-    "device": (
-        lambda g, x, w: {"x": (g @ w).to("meta"), "weight": None},
-        ["'x' is on the wrong device", "cpu", "meta"],
-    ),
-    "missing": (lambda g, x, w: {"x": g @ w}, ["the gradient of 'weight' is missing", "'weight': None"]),
-    "surplus": (
-        lambda g, x, w: {"x": g @ w, "weight": None, "n": None},
-        ["a gradient for 'n', which carries none"],
-    ),
-    "misnamed": (
-        lambda g, x, w: {"x": g @ w, "wieght": None},
-        ["'wieght', which is not an input", "did you mean 'weight'?"],
-    ),
-    "too few": (lambda g, x, w: (g @ w,), ["wrong number of gradients", "2: 'x', 'weight'", "1"]),
-    "too many": (lambda g, x, w: (g @ w, None, None), ["wrong number of gradients", "2: 'x', 'weight'", "3"]),
-    "one for two": (lambda g, x, w: g @ w, ["one value for several inputs", "a tensor of shape (5, 4)"]),
-    "nothing for two": (lambda g, x, w: None, ["'x', 'weight'"]),
-    "number": (lambda g, x, w: (g @ w, 0.0), ["the gradient of 'weight' is not a tensor", "float: 0.0"]),
-    "list for a tensor": (
-        lambda g, x, w: {"x": [g @ w], "weight": None},
-        ["the gradient of 'x' is not a tensor", "list"],
-    ),
-    "callable of a number": (
-        lambda g, x, w: {"x": lambda: 3, "weight": None},
-        ["the gradient of 'x' is not a tensor", "int: 3"],
-    ),
-    "set": (lambda g, x, w: {g, x}, ["one value for several inputs", "set"]),
-}
-
-
-@each(("what", "parts"), WRONG.values(), ids=WRONG)
-def test_a_wrong_gradient_is_refused(what, parts):
-    with pytest.raises(GradientError) as caught:
-        run(what)
-
-    message = str(caught.value)
-    line = linear_backward.__code__.co_firstlineno
-    for part in ["gradient_errors::linear: ", f"test_gradient_errors.py:{line}, backward", *parts]:
-        assert part in message
-
-
-LISTS = {
-    "tensor for a list": (lambda g: g, ["the gradient of the list 'xs' is not a list", "a tensor of shape (2,)"]),
-    "too short": (lambda g: [g], ["'xs' has the wrong length", "2", "1"]),
-    "too long": (lambda g: [g, g, g], ["'xs' has the wrong length", "2", "3"]),
-    "number inside": (lambda g: [g, 3], ["the gradient of 'xs[1]' is not a tensor", "int: 3"]),
-    "shape inside": (lambda g: [g.sum(), g], ["the gradient of 'xs[0]' has the wrong shape", "(2,)", "()"]),
-    "in a dict, misnamed": (lambda g: {"x": [g, g]}, ["'x', which is not an input", "did you mean 'xs'?"]),
-}
-
-
-@each(("what", "parts"), LISTS.values(), ids=LISTS)
-def test_a_wrong_gradient_of_a_list_is_refused(what, parts):
-    with pytest.raises(GradientError) as caught:
-        run(what, op=total)
-
-    for part in ["gradient_errors::total: ", *parts]:
-        assert part in str(caught.value)
 
 
 AS_LISTS = {
@@ -151,17 +50,8 @@ AS_LISTS = {
 
 @pytest.mark.parametrize("what", AS_LISTS.values(), ids=AS_LISTS)
 def test_gradients_of_a_list_may_be_written_as(what):
-    run(what, op=total)
-
-
-def test_the_advice_names_each_broadcast_dimension():
-    @custom_op("gradient_errors::broadcast")
-    def add(x: Tensor, b: Tensor) -> Tensor:
-        return x + b
-
-    add.register_backward(lambda grad: {"x": grad, "b": grad})
-    with pytest.raises(GradientError, match="sum over dimensions 0, 2: 'b' was broadcast there"):
-        add(rand(2, 3, 4), rand(3, 1)).sum().backward()
+    RETURNED["what"] = what
+    total([rand(2), rand(2)]).sum().backward()
 
 
 def test_a_gradient_that_is_not_needed_is_not_read():
@@ -172,10 +62,13 @@ def test_a_gradient_that_is_not_needed_is_not_read():
     assert x.grad is not None
 
 
-def test_errors_of_gradients_pickle_with_their_message():
+def test_errors_of_gradients_name_the_line_of_the_rule_and_pickle_with_their_message():
+    RETURNED["what"] = lambda grad, x, weight: (grad.float(), None)
     with pytest.raises(GradientError) as caught:
-        run(WRONG["dtype"][0])
+        linear(rand(5, 4), rand(3, 4)).sum().backward()
 
+    line = linear_backward.__code__.co_firstlineno
+    assert f"test_gradient_errors.py:{line}, backward" in str(caught.value)
     assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value)))
 
 

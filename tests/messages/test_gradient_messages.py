@@ -96,6 +96,8 @@ def test_values_that_do_not_fit_the_input():
             returned(lambda grad, x: (x.to("meta"), None)),
             returned(lambda grad, x: (0.0, None)),
             returned(lambda grad, x: (np.ones(2, np.float32), None)),
+            returned(lambda grad, x: {"x": [grad.dtype], "weight": None}),
+            returned(lambda grad, x: {"x": lambda: 3, "weight": None}),
             returned(lambda grad, x: {"x": lambda: None, "weight": None}),
         ),
         """\
@@ -122,6 +124,14 @@ the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      ndarray: array([1., 1.], dtype=float32)
   do         return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      list: [torch.float64]
+  do         return a tensor: torch.tensor(...)
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      int: 3
+  do         return a tensor: torch.tensor(...)
 the backward returns a callable for 'x' that returns None
   do         is a return missing? if the gradient is zero, return None in place of the callable""",
     )
@@ -141,6 +151,8 @@ the backward returns a callable for 'x' that returns None
         (lambda grad, x: (None, (grad.T @ x).flatten()), "reshape it to the shape of 'weight'"),
         (lambda grad: (grad.sum(), None), "make it as large as 'x'"),
         (lambda grad: (grad, None), "make it as large as 'x'"),
+        (lambda grad, x: (x[None], None), "sum over dimension 0: 'x' was broadcast there"),
+        (lambda grad, x: (x + 0j, None), "convert it: grad.to(torch.float64)"),
     ],
 )
 def test_shape_that_is_wrong_in_another_way(rule, do):
@@ -155,7 +167,10 @@ def test_names_and_numbers_of_gradients():
             returned(lambda grad, x: {"x": x, "wieght": None}),
             returned(lambda grad, x: {"x": x, "w": None}),
             returned(lambda grad, x: (x, None, None)),
+            returned(lambda grad, x: (x,)),
             returned(lambda grad, x: x),
+            returned(lambda grad, x: {grad.dtype}),
+            returned(lambda grad, x: None),
         ),
         """\
 GradientError: words::linear
@@ -180,10 +195,22 @@ the backward returns the wrong number of gradients
   expected   2: 'x', 'weight'
   found      3
   do         return one per differentiable input, in order, or a dict by name
+the backward returns the wrong number of gradients
+  expected   2: 'x', 'weight'
+  found      1
+  do         return one per differentiable input, in order, or a dict by name
 the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
   found      a tensor of shape (5, 4)
-  do         return a dict by input name""",
+  do         return a dict by input name
+the backward returns one value for several inputs
+  expected   a dict or a tuple for 'x', 'weight'
+  found      set: {torch.float64}
+  do         return a dict by input name
+the backward returns None
+  expected   a dict or a tuple for 'x', 'weight'
+  found      None
+  do         is a return missing? if the gradient is zero, return {'x': None}""",
     )
 
 
@@ -198,6 +225,7 @@ def test_gradients_of_ops_with_other_arguments():
             derived(
                 "(Tensor x, Tensor index) -> Tensor", lambda grad: {"x": grad, "index": grad}, rand(2), torch.arange(2)
             ),
+            derived("(Tensor x, Tensor b) -> Tensor", lambda grad: {"x": grad, "b": grad}, rand(2, 3, 4), rand(3, 1)),
             derived("(Tensor x) -> Tensor", lambda grad: grad, sparse, kernel=lambda x: x.to_dense()),
         ),
         """\
@@ -216,6 +244,10 @@ the backward returns a gradient for 'index', which has none in this call
   expected   None, or no entry
   found      a tensor of shape (2,), and 'index' is torch.int64
   do         return None
+the gradient of 'b' has the wrong shape
+  expected   (3, 1), the shape of 'b'
+  found      (2, 3, 4)
+  do         sum over dimensions 0, 2: 'b' was broadcast there
 the gradient of 'x' has the wrong layout
   expected   torch.sparse_coo
   found      torch.strided
@@ -274,6 +306,8 @@ def test_gradients_of_a_list():
         together(
             returned_list(lambda grad: grad),
             returned_list(lambda grad: {"xs": [grad]}),
+            returned_list(lambda grad: [grad, grad, grad]),
+            returned_list(lambda grad: {"x": [grad, grad]}),
             returned_list(lambda grad: [grad, grad.sum()]),
             returned_list(lambda grad: [grad, 1]),
         ),
@@ -289,6 +323,14 @@ the gradient of the list 'xs' has the wrong length
   expected   2
   found      1
   do         return one per tensor, or None
+the gradient of the list 'xs' has the wrong length
+  expected   2
+  found      3
+  do         return one per tensor, or None
+the backward returns a gradient for 'x', which is not an input
+  expected   gradients for 'xs'
+  found      'x'
+  do         did you mean 'xs'?
 the gradient of 'xs[1]' has the wrong shape
   expected   (2,), the shape of 'xs[1]'
   found      ()
