@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from custom_autograd import DeclarationError, custom_op
+from custom_autograd.registration.registry import find_record
 
 
 def declare(function, name="words::op", **options):
@@ -492,6 +494,10 @@ def unknown_type(x: object) -> Tensor:
     return x
 
 
+def returning_a_string(x: Tensor) -> str:
+    return "x"
+
+
 SCHEMA = "(Tensor x) -> Tensor"
 REFUSED = {
     "no namespace": ("square", good, {}),
@@ -530,18 +536,27 @@ REFUSED = {
     "no annotation of the result": ("words::refused", without_result, {}),
     "a default": ("words::refused", wrong_default, {}),
     "a type": ("words::refused", unknown_type, {}),
+    "a list of sets": ("words::refused", taking(list[set[Tensor]]), {}),
+    "a type of the result": ("words::refused", returning_a_string, {}),
+    "outputs named alike": ("words::refused", pair, {"outputs": ("a", "a")}),
+    "an output named after a keyword": ("words::refused", good, {"outputs": ("lambda",)}),
+    "everything hidden": ("words::refused", pair, {"hidden": ("output_0", "output_1")}),
+    "None for a name": (None, good, {}),
 }
 
 
 @each(("name", "function", "options"), REFUSED.values(), ids=REFUSED)
 @each("is_decorator", [False, True])
-def test_every_refusal_says_where_the_op_is_declared(name, function, options, is_decorator):
+def test_every_refusal_says_where_the_op_is_declared_and_leaves_nothing(name, function, options, is_decorator):
     with pytest.raises(DeclarationError) as caught:
         custom_op(name, **options)(function) if is_decorator else custom_op(name, function, **options)
 
-    assert re.fullmatch(r"test_declaration_messages\.py:\d+", caught.value.declared)
+    line = inspect.getsourcelines(function)[1] if inspect.isfunction(function) else r"\d+"
+    assert re.fullmatch(rf"test_declaration_messages\.py:{line}", caught.value.declared)
     assert f"  declared   {caught.value.declared}" in str(caught.value).splitlines()
     assert str(caught.value).startswith(f"{name}: ")
+    assert find_record(name) is None
+    assert not hasattr(torch.ops.words, "refused")
 
 
 @pytest.mark.parametrize("argument", ["Tensor x", "Tensor(b) x"])

@@ -1,7 +1,6 @@
 """What cannot be an op is refused when it is declared, with the argument, what was expected, and where."""
 
 import ast
-import inspect
 from typing import NamedTuple
 
 import pytest
@@ -17,121 +16,6 @@ from custom_autograd.registration.registry import find_record
 
 def identity(x: Tensor) -> Tensor:
     return x.clone()
-
-
-def no_annotation(x, y: int) -> Tensor:
-    return x
-
-
-def no_return(x: Tensor):
-    return x
-
-
-def catch_keywords(x: Tensor, **options: int) -> Tensor:
-    return x
-
-
-def bad_type(x: Tensor, table: set[int]) -> Tensor:
-    return x
-
-
-def fixed_tuple(x: Tensor, pair: tuple[int, set[str]]) -> Tensor:
-    return x
-
-
-def list_of_sets(x: list[set[Tensor]]) -> Tensor:
-    return x[0][0]
-
-
-def bad_default(x: Tensor, y: int = "two") -> Tensor:
-    return x
-
-
-def bad_return(x: Tensor) -> dict[str, Tensor]:
-    return {"x": x}
-
-
-def string_return(x: Tensor) -> str:
-    return "x"
-
-
-def unknown_name(x: "Unheard") -> Tensor:  # noqa: F821 - the point
-    return x
-
-
-def scalar_only(x: Tensor, n: int) -> Tensor:
-    return x
-
-
-def two_outputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.clone(), x.clone()
-
-
-REFUSED = {
-    "no annotation": (no_annotation, {}, "argument 'x' has no type annotation"),
-    "no return annotation": (no_return, {}, "the return value has no type annotation"),
-    "keywords": (catch_keywords, {}, r"takes arguments of any name"),
-    "unsupported type": (bad_type, {}, "argument 'table' has an annotation that is not supported"),
-    "tuple of something": (fixed_tuple, {}, r"'pair\[1\]' has an annotation that is not supported"),
-    "list of sets": (list_of_sets, {}, "argument 'x' has an annotation that is not supported"),
-    "default of another type": (bad_default, {}, "argument 'y' has a default that does not fit its type"),
-    "dict returned": (bad_return, {}, "the return annotation is not supported"),
-    "str returned": (string_return, {}, "the return annotation is not supported"),
-    "unknown annotation": (unknown_name, {}, "the annotation of 'x' cannot be read"),
-    "output named as input": (identity, {"outputs": ("x",)}, "the name 'x' is used twice"),
-    "outputs named alike": (two_outputs, {"outputs": ("a", "a")}, "the name 'a' is used twice"),
-    "too many output names": (identity, {"outputs": ("a", "b")}, "outputs= does not have one name per output"),
-    "hidden is not an output": (two_outputs, {"hidden": ("output_3",)}, "did you mean 'output_"),
-    "everything hidden": (identity, {"hidden": ("output",)}, "every output is hidden"),
-    "non-differentiable is nothing": (identity, {"non_differentiable": ("z",)}, "non_differentiable= names 'z'"),
-    "mutates nothing": (scalar_only, {"mutates_args": ("xx",)}, "did you mean 'x'"),
-    "mutates a number": (scalar_only, {"mutates_args": ("n",)}, "'n' is in mutates_args but holds no tensor"),
-    "schema that is none": (identity, {"schema": "(Tensr x) -> Tensor"}, "the schema cannot be parsed"),
-    "schema with a name": (identity, {"schema": "f(Tensor x) -> Tensor"}, r"the schema does not begin with '\('"),
-    "schema without parentheses": (identity, {"schema": "Tensor x -> Tensor"}, r"the schema does not begin with '\('"),
-    "argument named after a keyword": (identity, {"schema": "(Tensor lambda) -> Tensor"}, "'lambda' cannot be"),
-    "output named after a keyword": (identity, {"outputs": ("lambda",)}, "'lambda' cannot be the name"),
-    "output whose name is two words": (identity, {"outputs": ("a b",)}, "'a b' cannot be the name"),
-    "output whose name is a number": (identity, {"outputs": (3,)}, "the option 'outputs' has the wrong type"),
-    "schema of other arguments": (
-        identity,
-        {"schema": "(Tensor x, Tensor y) -> Tensor"},
-        "the function does not fit the schema: it takes 1 of 2 positional arguments",
-    ),
-    "schema and mutates_args": (
-        identity,
-        {"schema": "(Tensor(a!) x) -> ()"},
-        "mutates_args and the schema do not agree",
-    ),
-}
-
-
-@each(("function", "options", "problem"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_an_op_is_refused(function, options, problem):
-    with pytest.raises(DeclarationError, match=problem) as caught:
-        custom_op("declaring::refused", function, **options)
-
-    message = str(caught.value)
-    assert message.startswith("declaring::refused: ")
-    assert f"test_declaring.py:{inspect.getsourcelines(function)[1]}" in message
-    assert find_record("declaring::refused") is None
-    assert not hasattr(torch.ops.declaring, "refused")
-
-
-def test_unsupported_annotations_say_what_is_supported():
-    with pytest.raises(DeclarationError, match=r"Tensor, .*int, .*optionals, lists and tuples of them, Literal, Enum"):
-        custom_op("declaring::refused", bad_type)
-
-
-def test_a_class_without_a_call_is_refused():
-    with pytest.raises(DeclarationError, match="not callable"):
-        custom_op("declaring::refused", 3)
-
-
-@pytest.mark.parametrize("name", ["declaring::lambda", "declaring::class", 3, None])
-def test_a_name_that_python_cannot_spell_is_refused(name):
-    with pytest.raises(DeclarationError, match="'namespace::name'"):
-        custom_op(name, identity)
 
 
 @pytest.mark.parametrize("name", ["name", "_dir", "__init__", "__getattr__"])
