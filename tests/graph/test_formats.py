@@ -79,238 +79,36 @@ The graph holds 8 bytes for its backward; leaves do not count. The size of 1 sav
     )
 
 
-def test_json_is_of_a_format_that_programs_can_read():
-    text = json.dumps(example().to_json(), indent=1)
+def on_lines(graph):
+    """JSON with a line for the graph, for each node, and for each tensor and value that a node holds."""
+    lines = [json.dumps({**graph, "nodes": "below"})]
+    for node in graph["nodes"]:
+        lines.append(" " + json.dumps({**node, "tensors": "below", "values": "below"}))
+        lines += ["  " + json.dumps(held) for held in (*node["tensors"], *node["values"])]
+    return "\n".join(lines)
 
+
+def test_json_is_of_a_format_that_programs_can_read():
     assert_expected_inline(
-        stable(text),
+        stable(on_lines(example().to_json())),
         """\
-{
- "format": 1,
- "held_bytes": 56,
- "unread": 0,
- "bytes_by_op": {
-  "SumBackward0": 0,
-  "MulBackward0": 48,
-  "inspected::norm": 8,
-  "AccumulateGrad": 0,
-  "ExpBackward0": 0
- },
- "nodes": [
-  {
-   "index": 0,
-   "name": "SumBackward0",
-   "op": null,
-   "declared": null,
-   "next": [
-    1
-   ],
-   "held_bytes": 0,
-   "tensors": [],
-   "values": [
-    {
-     "name": "self_sym_sizes",
-     "text": "(2, 3)"
-    }
-   ]
-  },
-  {
-   "index": 1,
-   "name": "MulBackward0",
-   "op": null,
-   "declared": null,
-   "next": [
-    2,
-    4
-   ],
-   "held_bytes": 48,
-   "tensors": [
-    {
-     "name": "other",
-     "role": "saved",
-     "state": "held",
-     "shape": [
-      2,
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 24,
-     "held_bytes": 24,
-     "is_leaf": false,
-     "same_as": null
-    },
-    {
-     "name": "self",
-     "role": "saved",
-     "state": "held",
-     "shape": [
-      2,
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 24,
-     "held_bytes": 24,
-     "is_leaf": false,
-     "same_as": null
-    }
-   ],
-   "values": []
-  },
-  {
-   "index": 2,
-   "name": "inspected::normBackward",
-   "op": "inspected::norm",
-   "declared": "recorded_ops.py:00",
-   "next": [
-    4,
-    3
-   ],
-   "held_bytes": 8,
-   "tensors": [
-    {
-     "name": "x",
-     "role": "input",
-     "state": "held",
-     "shape": [
-      2,
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 24,
-     "held_bytes": 0,
-     "is_leaf": false,
-     "same_as": {
-      "node": 1,
-      "name": "other"
-     }
-    },
-    {
-     "name": "weight",
-     "role": "input",
-     "state": "held",
-     "shape": [
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 12,
-     "held_bytes": 0,
-     "is_leaf": true,
-     "same_as": null
-    },
-    {
-     "name": "rstd",
-     "role": "output",
-     "state": "held",
-     "shape": [
-      2,
-      1
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 8,
-     "held_bytes": 8,
-     "is_leaf": false,
-     "same_as": null
-    }
-   ],
-   "values": [
-    {
-     "name": "eps",
-     "text": "1e-05"
-    }
-   ]
-  },
-  {
-   "index": 3,
-   "name": "torch::autograd::AccumulateGrad",
-   "op": null,
-   "declared": null,
-   "next": [],
-   "held_bytes": 0,
-   "tensors": [
-    {
-     "name": "variable",
-     "role": "leaf",
-     "state": "held",
-     "shape": [
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 12,
-     "held_bytes": 0,
-     "is_leaf": true,
-     "same_as": {
-      "node": 2,
-      "name": "weight"
-     }
-    }
-   ],
-   "values": []
-  },
-  {
-   "index": 4,
-   "name": "ExpBackward0",
-   "op": null,
-   "declared": null,
-   "next": [
-    5
-   ],
-   "held_bytes": 0,
-   "tensors": [
-    {
-     "name": "result",
-     "role": "saved",
-     "state": "held",
-     "shape": [
-      2,
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 24,
-     "held_bytes": 0,
-     "is_leaf": false,
-     "same_as": {
-      "node": 1,
-      "name": "other"
-     }
-    }
-   ],
-   "values": []
-  },
-  {
-   "index": 5,
-   "name": "torch::autograd::AccumulateGrad",
-   "op": null,
-   "declared": null,
-   "next": [],
-   "held_bytes": 0,
-   "tensors": [
-    {
-     "name": "variable",
-     "role": "leaf",
-     "state": "held",
-     "shape": [
-      2,
-      3
-     ],
-     "dtype": "float32",
-     "device": "cpu",
-     "bytes": 24,
-     "held_bytes": 0,
-     "is_leaf": true,
-     "same_as": null
-    }
-   ],
-   "values": []
-  }
- ]
-}""",
+{"format": 1, "held_bytes": 56, "unread": 0, "bytes_by_op": {"SumBackward0": 0, "MulBackward0": 48, "inspected::norm": 8, "AccumulateGrad": 0, "ExpBackward0": 0}, "nodes": "below"}
+ {"index": 0, "name": "SumBackward0", "op": null, "declared": null, "next": [1], "held_bytes": 0, "tensors": "below", "values": "below"}
+  {"name": "self_sym_sizes", "text": "(2, 3)"}
+ {"index": 1, "name": "MulBackward0", "op": null, "declared": null, "next": [2, 4], "held_bytes": 48, "tensors": "below", "values": "below"}
+  {"name": "other", "role": "saved", "state": "held", "shape": [2, 3], "dtype": "float32", "device": "cpu", "bytes": 24, "held_bytes": 24, "is_leaf": false, "same_as": null}
+  {"name": "self", "role": "saved", "state": "held", "shape": [2, 3], "dtype": "float32", "device": "cpu", "bytes": 24, "held_bytes": 24, "is_leaf": false, "same_as": null}
+ {"index": 2, "name": "inspected::normBackward", "op": "inspected::norm", "declared": "recorded_ops.py:00", "next": [4, 3], "held_bytes": 8, "tensors": "below", "values": "below"}
+  {"name": "x", "role": "input", "state": "held", "shape": [2, 3], "dtype": "float32", "device": "cpu", "bytes": 24, "held_bytes": 0, "is_leaf": false, "same_as": {"node": 1, "name": "other"}}
+  {"name": "weight", "role": "input", "state": "held", "shape": [3], "dtype": "float32", "device": "cpu", "bytes": 12, "held_bytes": 0, "is_leaf": true, "same_as": null}
+  {"name": "rstd", "role": "output", "state": "held", "shape": [2, 1], "dtype": "float32", "device": "cpu", "bytes": 8, "held_bytes": 8, "is_leaf": false, "same_as": null}
+  {"name": "eps", "text": "1e-05"}
+ {"index": 3, "name": "torch::autograd::AccumulateGrad", "op": null, "declared": null, "next": [], "held_bytes": 0, "tensors": "below", "values": "below"}
+  {"name": "variable", "role": "leaf", "state": "held", "shape": [3], "dtype": "float32", "device": "cpu", "bytes": 12, "held_bytes": 0, "is_leaf": true, "same_as": {"node": 2, "name": "weight"}}
+ {"index": 4, "name": "ExpBackward0", "op": null, "declared": null, "next": [5], "held_bytes": 0, "tensors": "below", "values": "below"}
+  {"name": "result", "role": "saved", "state": "held", "shape": [2, 3], "dtype": "float32", "device": "cpu", "bytes": 24, "held_bytes": 0, "is_leaf": false, "same_as": {"node": 1, "name": "other"}}
+ {"index": 5, "name": "torch::autograd::AccumulateGrad", "op": null, "declared": null, "next": [], "held_bytes": 0, "tensors": "below", "values": "below"}
+  {"name": "variable", "role": "leaf", "state": "held", "shape": [2, 3], "dtype": "float32", "device": "cpu", "bytes": 24, "held_bytes": 0, "is_leaf": true, "same_as": null}""",
     )
 
 
