@@ -143,17 +143,6 @@ def test_autocast_casts_keyword_arguments_too():
     assert_close((x.grad, y.grad), (torch.full((3,), 6.0), torch.full((3,), 3.0)))
 
 
-def test_without_autocast_nothing_is_cast():
-    assert torch.float32 == product(torch.ones(3), y=torch.ones(3)).dtype
-
-
-def test_autocast_follows_a_replaced_policy():
-    product.register_autocast("cpu", torch.float16, replace=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.float16 == product(torch.ones(3), y=torch.ones(3)).dtype
-    product.register_autocast("cpu", torch.bfloat16, replace=True)
-
-
 class Wrapped(Tensor):
     """A tensor around a tensor, which unwraps every op."""
 
@@ -186,43 +175,3 @@ def test_wrapper_subclasses(op):
 
     assert Wrapped is type(result) is type(wrapped_x.grad)
     assert_close(wrapped_x.grad.inner, plain_x.grad)
-
-
-TYPES = []
-
-
-@custom_op("systems::by_name")
-def by_name(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    TYPES.append(type(x))
-    return 2 * x * y, x * x
-
-
-@by_name.register_backward
-def _(grad_output_0, grad_output_1, x, y):
-    TYPES.append((type(grad_output_0), type(grad_output_1), type(x)))
-    return 2 * grad_output_0 * y + 2 * grad_output_1 * x, 2 * grad_output_0 * x
-
-
-@pytest.mark.parametrize("op", [drop_in, by_name], ids=["drop-in", "by name"])
-def test_unused_outputs_of_a_subclass_have_zero_gradients_of_its_kind(op):
-    TYPES.clear()
-    x, y = Wrapped(torch.rand(3, dtype=torch.float64), requires_grad=True), Wrapped(torch.rand(3, dtype=torch.float64))
-    op(x, y)[0].sum().backward()
-
-    assert_close(x.grad.inner, 2 * y.inner)
-    assert ([Tensor, (Wrapped, Wrapped, Wrapped)] if op is by_name else []) == TYPES
-
-
-@custom_op("systems::double")
-def double(x: Tensor) -> Tensor:
-    return x * 2
-
-
-@double.register_torch_dispatch(Wrapped)
-def _(cls, func, types, args, kwargs):
-    return Wrapped(args[0].inner * 100)
-
-
-def test_a_rule_for_a_subclass_goes_before_its_own_torch_dispatch():
-    assert_close(double(Wrapped(torch.ones(2))).inner, torch.full((2,), 100.0))
-    assert_close(double(torch.ones(2)), torch.full((2,), 2.0))

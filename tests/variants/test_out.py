@@ -1,11 +1,14 @@
 """op.out: results are written into tensors of the caller, by the rules of PyTorch: size, dtype, gradients, memory."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import pickle
 from typing import NamedTuple
 
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from messages.shown import message, together
 from tables import each
 from torch import Tensor
 
@@ -71,7 +74,7 @@ def x():
 
 
 CASES = {"derived": (scaled, [2.0, 4.0, 4.0]), "kernel": (flipped, [2.0, 2.0, 1.0])}
-every = pytest.mark.parametrize(("op", "expected"), CASES.values(), ids=list(CASES))
+every = each(("op", "expected"), CASES.values(), ids=CASES)
 
 
 @every
@@ -194,17 +197,15 @@ def test_tangents_are_right(op, expected):
     assert torch.equal(op(tangent), found[1])
 
 
+def vjp(function):
+    return lambda x: torch.func.vjp(function, x)
+
+
+@each("derive", [torch.func.grad, torch.func.jacrev, vjp])
 @every
-@pytest.mark.parametrize("derive", [torch.func.grad, torch.func.jacrev], ids=["grad", "jacrev"])
 def test_functional_gradients_are_refused(op, expected, derive):
     with pytest.raises(GradientError, match="do not support automatic differentiation"):
         derive(lambda x: op.out(x, out=torch.empty_like(x)).sum())(x())
-
-
-@every
-def test_functional_gradients_are_refused_by_vjp(op, expected):
-    with pytest.raises(GradientError, match="do not support automatic differentiation"):
-        torch.func.vjp(lambda x: op.out(x, out=torch.empty_like(x)), x())
 
 
 @every
@@ -218,7 +219,7 @@ def test_a_batch_is_right(op, expected):
 
 
 @every
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@each("backend", ["aot_eager", "inductor"])
 def test_compiled_calls_are_right(op, expected, backend, fresh_compiler):
     compiled = torch.compile(lambda x, out: op.out(x, out=out) + 1, backend=backend, fullgraph=True)
     out = torch.empty(3)
@@ -341,48 +342,69 @@ def test_a_kernel_does_not_run_where_the_size_depends_on_data(no_calls):
 # ------------------------------------------------------------------------------------------------------------ messages
 
 
-def message(call, kind=KernelError):
-    with pytest.raises(kind) as caught:
-        call()
-    return "\n".join(line for line in str(caught.value).splitlines() if not line.startswith("  declared"))
-
-
 @every
 def test_another_shape(op, expected):
     with pytest.raises(KernelError, match="'out' has another shape than the result"):
         op.out(x(), out=torch.empty(2))
 
 
-def test_another_shape_says_what_to_do():
+def test_what_is_refused():
+    def refusal(**keywords):
+        return message(lambda: scaled.out(x(), **keywords))
+
     assert_expected_inline(
-        message(lambda: scaled.out(x(), out=torch.empty(3, 1))),
+        together(
+            refusal(out=torch.empty(3, 1)),
+            refusal(out=torch.empty(3, dtype=torch.int64)),
+            refusal(out=torch.empty(3, device="meta")),
+            refusal(out=torch.empty(1).expand(3)),
+            refusal(),
+            refusal(out=3.0),
+        ),
         """\
-out::scaled.out: 'out' has another shape than the result
+KernelError: out::scaled.out
+  declared   FILE.py:LINE
+'out' has another shape than the result
   expected   shape (3,), or an empty tensor, which is resized
   found      shape (3, 1)
-  do         give 'out' that shape, or resize it to zero elements""",
-    )
-
-
-def test_a_dtype_of_another_kind():
-    assert_expected_inline(
-        message(lambda: scaled.out(x(), out=torch.empty(3, dtype=torch.int64))),
-        """\
-out::scaled.out: a result of torch.float32 cannot be cast to the dtype of 'out'
+  do         give 'out' that shape, or resize it to zero elements
+a result of torch.float32 cannot be cast to the dtype of 'out'
   expected   torch.float32, or a dtype that it can be cast to without losing its kind
   found      torch.int64
-  do         give 'out' that dtype""",
+  do         give 'out' that dtype
+'out' is on another device than the result
+  expected   cpu
+  found      meta
+  do         move 'out', or the other arguments, to one device
+several elements of 'out' have one place in memory
+  expected   a tensor that is not expanded
+  found      strides (0,) for shape (3,)
+  do         clone() 'out' before the call
+the call does not say where each output is to be written
+  expected   out=tensor
+  do         give one tensor per output
+'out' is not a tensor
+  expected   a tensor
+  found      float""",
     )
 
 
-def test_another_device():
+def test_what_is_refused_for_several_outputs():
+    out = torch.empty(3)
     assert_expected_inline(
-        message(lambda: scaled.out(x(), out=torch.empty(3, device="meta"))),
+        together(
+            message(lambda: split.out(x(), out=(out, out))),
+            message(lambda: split.out(x(), out=out)),
+        ),
         """\
-out::scaled.out: 'out' is on another device than the result
-  expected   cpu
-  found      meta
-  do         move 'out', or the other arguments, to one device""",
+KernelError: out::split.out
+  declared   FILE.py:LINE
+'whole' and 'rest' share memory
+  expected   memory of its own for each output
+  do         give each output a tensor of its own
+the call does not say where each output is to be written
+  expected   out= 2 tensors, or by keyword 'whole', 'rest'
+  do         give one tensor per output""",
     )
 
 
@@ -390,51 +412,28 @@ out::scaled.out: 'out' is on another device than the result
 def test_a_tensor_that_requires_a_gradient(which):
     tensors = x().requires_grad_(which == "argument"), torch.empty(3, requires_grad=which == "out")
     assert_expected_inline(
-        message(lambda: scaled.out(tensors[0], out=tensors[1]), GradientError),
+        message(lambda: scaled.out(tensors[0], out=tensors[1])),
         """\
-out::scaled.out: functions with out=... do not support automatic differentiation, and a tensor requires a gradient
+GradientError: out::scaled.out: functions with out=... do not support automatic differentiation, and a tensor requires a gradient
+  declared   FILE.py:LINE
   do         call it under torch.no_grad(), or call the op itself""",
     )
-
-
-def test_an_expanded_tensor():
-    assert_expected_inline(
-        message(lambda: scaled.out(x(), out=torch.empty(1).expand(3))),
-        """\
-out::scaled.out: several elements of 'out' have one place in memory
-  expected   a tensor that is not expanded
-  found      strides (0,) for shape (3,)
-  do         clone() 'out' before the call""",
-    )
-
-
-def test_outputs_in_one_memory():
-    out = torch.empty(3)
-    assert_expected_inline(
-        message(lambda: split.out(x(), out=(out, out))),
-        """\
-out::split.out: 'whole' and 'rest' share memory
-  expected   memory of its own for each output
-  do         give each output a tensor of its own""",
-    )
-
-
-@pytest.mark.parametrize("size", [0, 3])
-@pytest.mark.parametrize("second", [lambda out: out, lambda out: out[:]], ids=["same", "view"])
-def test_outputs_in_one_memory_are_refused_whatever_its_size(size, second):
-    out = torch.empty(size)
-    with pytest.raises(KernelError, match="'whole' and 'rest' share memory"):
-        split.out(x(), out=(out, second(out)))
 
 
 class Plain(Tensor):
     """A subclass that holds its own data."""
 
 
-def test_outputs_in_the_memory_of_a_subclass_are_refused():
-    out = torch.empty(3)
+@each("size", [0, 3])
+@each(
+    "second",
+    [lambda out: out, lambda out: out[:], lambda out: out.as_subclass(Plain)],
+    ids=["same", "view", "subclass"],
+)
+def test_outputs_in_one_memory_are_refused_whatever_its_size(size, second):
+    out = torch.empty(size)
     with pytest.raises(KernelError, match="'whole' and 'rest' share memory"):
-        split.out(x(), out=(out, out.as_subclass(Plain)))
+        split.out(x(), out=(out, second(out)))
 
 
 @pytest.mark.parametrize("op", [split, normed], ids=["derived", "kernel"])
@@ -445,44 +444,15 @@ def test_outputs_that_are_one_tensor_are_refused_in_a_graph_too(op, fresh_compil
         compiled(x(), out, out)
 
 
-def test_no_place_for_the_result():
-    assert_expected_inline(
-        message(lambda: scaled.out(x())),
-        """\
-out::scaled.out: the call does not say where each output is to be written
-  expected   out=tensor
-  do         give one tensor per output""",
-    )
-
-
-def test_too_few_places():
-    assert_expected_inline(
-        message(lambda: split.out(x(), out=torch.empty(3))),
-        """\
-out::split.out: the call does not say where each output is to be written
-  expected   out= 2 tensors, or by keyword 'whole', 'rest'
-  do         give one tensor per output""",
-    )
-
-
-def test_a_place_that_is_no_tensor():
-    assert_expected_inline(
-        message(lambda: scaled.out(x(), out=3.0)),
-        """\
-out::scaled.out: 'out' is not a tensor
-  expected   a tensor
-  found      float""",
-    )
-
-
 def test_a_kernel_whose_result_nobody_knows():
     op = custom_op("out::unknown", lambda x: x + 1, schema="(Tensor x) -> Tensor")
     op.out.register_kernel("cpu", lambda x, *, out: out)
     assert_expected_inline(
         message(lambda: op.out(x(), out=torch.empty(3))),
         """\
-out::unknown: a kernel of a variant runs only where the result fits, and nothing tells the shape of the result
+KernelError: out::unknown: a kernel of a variant runs only where the result fits, and nothing tells the shape of the result
   expected   a fake or a reference of the op
+  declared   FILE.py:LINE
   do         register_fake for the op""",
     )
 
