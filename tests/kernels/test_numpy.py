@@ -42,16 +42,6 @@ def parts(xs, pair, named, scale, mode=None):
     return [scale * x for x in xs], Pair(pair.second.copy(), pair.first.copy()), {"out": named["in"] + 1}, mode
 
 
-@functools.cache
-def window(size: int) -> np.ndarray:
-    return np.arange(float(size))
-
-
-@functools.cache
-def windows(size: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.arange(float(size)), np.ones(size)
-
-
 @custom_op("numpy_sources::cumulative", reference=True)
 def cumulative(x: Tensor, scale: float = 1.0) -> Tensor:
     return torch.cumsum(x * scale, -1)
@@ -92,34 +82,12 @@ def test_a_dtype_that_numpy_lacks_raises_and_names_the_argument():
         (torch.ones(2).to(torch.float8_e4m3fn), "x"),
         (torch.ones(2, device="meta"), "x"),
         (torch.ones(2, 2).to_sparse(), "x"),
-        ([torch.ones(1), torch.ones(1, dtype=torch.bfloat16)], r"x\[1\]"),
-        ({"a": torch.ones(1, device="meta")}, r"x\['a'\]"),
     ],
-    ids=["float8", "meta", "sparse", "list", "dict"],
+    ids=["float8", "meta", "sparse"],
 )
 def test_what_numpy_cannot_hold_is_named(value, place):
     with pytest.raises(KernelError, match=f"^identity: '{place}' cannot become"):
         identity(value)
-
-
-def test_extra_arguments_are_named():
-    @numpy_kernel
-    def last(*xs):
-        return xs[-1] + 0
-
-    with pytest.raises(KernelError, match=r"'xs\[1\]' cannot become"):
-        last(torch.ones(1), torch.ones(1, device="meta"))
-
-
-def test_an_array_shares_the_memory_of_its_tensor():
-    @numpy_kernel
-    def fill(x):
-        x[:] = 7
-
-    x = torch.zeros(2, 3)
-    fill(x.t()[1:])
-
-    assert [[0, 7, 7], [0, 7, 7]] == x.tolist()
 
 
 def declared(kernel, schema="(Tensor x, Tensor weight, *, Tensor? bias=None) -> Tensor", mutates=()):
@@ -225,107 +193,6 @@ def test_another_error_of_a_kernel_is_its_own():
         declared(kernel)(torch.ones(2), torch.ones(2))
 
 
-def test_the_result_of_an_op_is_not_copied():
-    place = []
-
-    def kernel(x, weight, *, bias=None):
-        out = x + weight
-        place.append(out.ctypes.data)
-        return out
-
-    assert [declared(kernel)(torch.ones(2), torch.ones(2)).data_ptr()] == place
-
-
-def test_a_tensor_that_requires_gradients_is_computed_with():
-    assert [2.0, 2.0] == doubled(torch.ones(2, requires_grad=True)).tolist()
-
-
-@pytest.mark.parametrize("lazy", [torch.conj, lambda x: torch.conj(x).imag], ids=["conjugated", "negated"])
-def test_lazy_bits_are_resolved(lazy):
-    x = lazy(torch.tensor([1 + 2j, 3 - 4j]))
-
-    assert torch.equal(x.clone() + x, doubled(x))
-
-
-def test_a_write_to_a_resolved_copy_raises_instead_of_being_lost():
-    @numpy_kernel
-    def fill(x):
-        x[:] = 7
-
-    with pytest.raises(ValueError, match="read-only"):
-        fill(torch.conj(torch.tensor([1j])))
-
-
-def test_a_fresh_result_is_not_copied():
-    place = []
-
-    @numpy_kernel
-    def fresh(x):
-        out = x + 1
-        place.append(out.ctypes.data)
-        return out
-
-    assert fresh(torch.ones(5)).data_ptr() == place[0]
-
-
-def test_fresh_results_in_a_tuple_are_not_copied():
-    places = []
-
-    @numpy_kernel
-    def fresh(x):
-        outs = x + 1, x + 2
-        places.extend(out.ctypes.data for out in outs)
-        return outs
-
-    assert places == [out.data_ptr() for out in fresh(torch.ones(5))]
-
-
-@each(
-    "result",
-    [
-        lambda x: x,
-        lambda x: x[1:],
-        lambda x: window(4),
-        lambda x: window(4)[::-1],
-        lambda x: windows(3),
-        lambda x: list(windows(3)),
-        lambda x: {"a": window(4)},
-        lambda x: np.broadcast_to(np.float32(3), (2, 2)),
-        lambda x: [x, x],
-        lambda x: [(y := x + 1), y],
-        lambda x: ((y := x + 1), y[1:]),
-    ],
-    ids=["argument", "view", "kept", "reversed", "kept tuple", "list", "dict", "broadcast", "twice", "same", "parts"],
-)
-def test_a_result_owns_its_memory(result):
-    """What is written to a result changes neither an argument, nor what the kernel keeps, nor another result."""
-    x = torch.tensor([1.0, 2.0, 3.0])
-    kernel = numpy_kernel(result)
-    expected = [out.tolist() for out in flat(kernel(x))]
-
-    for out in flat(kernel(x)):
-        out.fill_(99)
-
-    assert [1, 2, 3] == x.tolist()
-    assert expected == [out.tolist() for out in flat(kernel(x))]
-    outs = flat(kernel(x))
-    outs[0].fill_(99)
-    assert expected[1:] == [out.tolist() for out in outs[1:]]
-
-
-def flat(result):
-    if isinstance(result, dict):
-        return list(result.values())
-    return list(result) if isinstance(result, (list, tuple)) else [result]
-
-
-@pytest.mark.parametrize("result", [np.sum, lambda x: np.asarray(x.sum())], ids=["scalar", "array"])
-def test_a_single_number_is_a_tensor_without_dimensions(result):
-    found = numpy_kernel(result)(torch.tensor([1.5, 2.0]))
-
-    assert torch.equal(torch.tensor(3.5), found)
-
-
 def test_containers_and_other_arguments_keep_their_form():
     x, y = torch.tensor([1.0]), torch.tensor([2.0])
     found = parts([x, y], Pair(x, y), {"in": y}, 3, mode="same")
@@ -338,10 +205,9 @@ def test_containers_and_other_arguments_keep_their_form():
     ("result", "found"),
     [
         (lambda x: np.array(["a"]), "numpy.ndarray of <U1"),
-        (lambda x: x.astype(x.dtype.newbyteorder(">")), "numpy.ndarray of >f4"),
         (lambda x: np.ma.masked_array(x, x > 1), "numpy.ma.MaskedArray of float32"),
     ],
-    ids=["text", "byte order", "masked"],
+    ids=["text", "masked"],
 )
 def test_a_result_that_is_no_tensor_raises(result, found):
     with pytest.raises(KernelError, match=f"what the kernel returns cannot become a tensor\n.*\n.*{found}"):

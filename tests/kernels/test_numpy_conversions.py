@@ -143,6 +143,10 @@ COPIED = {
     "read-only": lambda x: fixed(x + 1),
     "broadcast": lambda x: np.broadcast_to(x[:1], 4),
     "twice": lambda x: (lambda y: (y, y))(x + 1),
+    "argument twice": lambda x: [x, x],
+    "with a part of it": lambda x: (lambda y: (y, y[1:]))(x + 1),
+    "kept in a list": lambda x: [kept(x + 1)],
+    "kept in a dict": lambda x: {"a": kept(x + 1)},
 }
 
 
@@ -183,9 +187,15 @@ def test_what_something_else_refers_to_is_copied(kernel, is_of_op):
 
     for _ in range(3):
         KEPT.clear()
-        found = parts(kernel(torch.ones(5)))
+        x = torch.ones(5)
+        found = parts(kernel(x))
         assert {out.data_ptr() for out in found}.isdisjoint(places.pop())
         assert len(found) == len({out.data_ptr() for out in found})
+        others = [out.tolist() for out in found[1:]]
+        found[0].fill_(99)
+        assert [1.0] * 5 == x.tolist()
+        assert others == [out.tolist() for out in found[1:]]
+        assert all(99 not in array for array in KEPT.values())
 
 
 def test_numpy_scalars_become_tensors_also_among_arrays():
