@@ -1,5 +1,7 @@
 """A call with containers: what it refuses, what compiles again, what is exported, saved and loaded."""
 
+# ruff: noqa: E501 - a message is as long as it is
+
 import inspect
 import subprocess
 import sys

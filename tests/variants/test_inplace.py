@@ -14,6 +14,7 @@ from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from ways import Calls, every_way
 
 from custom_autograd import CustomAutogradError, DeclarationError, GradientError, KernelError, Sample, custom_op
 from custom_autograd.torch_private.dispatch import HANDED_BACK
@@ -112,8 +113,9 @@ def test_the_version_is_counted_once():
 
 
 @every
-def test_values_are_those_of_the_op(name):
-    assert torch.allclose(PLAIN[name](rand()), through(name)(rand()))
+@every_way
+def test_values_and_derivatives_are_right_in_every_way(name, way, plainly):
+    torch.testing.assert_close(way(through(name), rand()), plainly(PLAIN[name], rand()))
 
 
 @every
@@ -122,44 +124,16 @@ def test_gradients_of_all_orders_and_tangents_are_right(name):
     assert gradgradcheck(through(name), (rand(requires_grad=True),))
 
 
-@every
-def test_functional_transforms_are_right(name):
-    x, v = rand(), rand() + 1
-    expected, pull = torch.func.vjp(PLAIN[name], x)
-    found, pull_back = torch.func.vjp(through(name), x)
-
-    assert torch.allclose(expected, found)
-    assert torch.allclose(pull(v)[0], pull_back(v)[0])
-    assert torch.allclose(torch.func.jvp(PLAIN[name], (x,), (v,))[1], torch.func.jvp(through(name), (x,), (v,))[1])
-    assert torch.allclose(torch.func.hessian(PLAIN[name])(x), torch.func.hessian(through(name))(x))
-
-
-@every
-def test_a_batch_is_right(name):
-    x = rand(3, 4)
-
-    assert torch.allclose(PLAIN[name](x), torch.vmap(through(name))(x))
-    assert torch.allclose(PLAIN[name](x), torch.vmap(through(name), in_dims=1, out_dims=1)(x))
-
-
-@every
-def test_gradients_of_a_batch_are_right(name):
-    x = rand(3, 4)
-    expected = torch.vmap(torch.func.grad(lambda x: PLAIN[name](x).sum()))(x)
-
-    assert torch.allclose(expected, torch.vmap(torch.func.grad(lambda x: through(name)(x).sum()))(x))
-
-
 def test_a_batch_that_the_argument_is_not_part_of_is_refused():
     x = torch.ones(2)
     with pytest.raises(RuntimeError, match="vmap: inplace arithmetic"):
         torch.vmap(lambda w: cube.inplace(x, w))(torch.ones(3, 2))
 
 
+@pytest.mark.slow
 @every
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_values_and_gradients_are_right(name, backend, fresh_compiler):
-    compiled = torch.compile(through(name), backend=backend, fullgraph=True)
+def test_values_and_gradients_are_right_in_compiled_machine_code(name):
+    compiled = torch.compile(through(name), backend="inductor", fullgraph=True)
     x = rand(requires_grad=True)
     (expected,) = torch.autograd.grad(PLAIN[name](x).sum(), x)
 
@@ -176,36 +150,19 @@ def test_a_compiled_write_to_an_argument_is_seen_by_the_caller(name, fresh_compi
     assert torch.allclose(expected, found)
 
 
-class Module(torch.nn.Module):
-    def __init__(self, name):
-        super().__init__()
-        self.name = name
-
-    def forward(self, x):
-        return through(self.name)(x)
-
-
 @every
-@each("strict", [False, True], ids=["not strict", "strict"])
-@pytest.mark.filterwarnings("ignore:.isinstance:FutureWarning")  # torch itself, in run_decompositions
-def test_an_exported_program_is_right(name, strict, fresh_compiler):
-    program = torch.export.export(Module(name), (rand(),), strict=strict)
+def test_a_strictly_exported_program_is_right(name, fresh_compiler):
+    program = torch.export.export(Calls(through(name)), (rand(),), strict=True)
 
     assert torch.allclose(PLAIN[name](rand()), program.module()(rand()))
-    assert torch.allclose(PLAIN[name](rand()), program.run_decompositions().module()(rand()))
 
 
 def test_an_exported_program_holds_the_op_itself_where_the_variant_is_derived():
-    graph = torch.export.export(Module("derived"), (rand(),)).graph
+    graph = torch.export.export(Calls(through("derived")), (rand(),)).graph
     names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
 
     assert "inplace.cube.default" in names
     assert not any("cube_" in name for name in names)
-
-
-@every
-def test_functionalization_is_right(name):
-    assert torch.allclose(PLAIN[name](rand()), torch.func.functionalize(through(name))(rand()))
 
 
 @every
