@@ -13,6 +13,7 @@ from messages.shown import message
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
+from ways import every_way
 
 from custom_autograd import CustomOp, Sample, custom_op
 
@@ -117,39 +118,9 @@ def test_gradcheck(name):
 
 
 @ROWS
-def test_torch_func(name):
-    expected = torch.full_like(X, 2 * factor(name))
-
-    assert_close(torch.func.grad(lambda x: OPS[name](x).sum())(X), expected)
-    assert_close(torch.func.jvp(OPS[name], (X,), (X,))[1], X * expected)
-    assert_close(torch.vmap(OPS[name])(X[None]), (X * expected)[None])
-
-
-@ROWS
-def test_compile(name, fresh_compiler):
-    x = X.clone().requires_grad_()
-    actual = torch.compile(OPS[name], fullgraph=True, backend="aot_eager")(x)
-
-    assert_close(actual, x * factor(name) * 2)
-    assert_close(torch.autograd.grad(actual.sum(), x), (torch.full_like(X, 2 * factor(name)),))
-
-
-class Module(torch.nn.Module):
-    """One op as a module."""
-
-    def __init__(self, op):
-        super().__init__()
-        self.op = op
-
-    def forward(self, x):
-        return self.op(x)
-
-
-@ROWS
-def test_export(name):
-    program = torch.export.export(Module(OPS[name]), (X,))
-
-    assert_close(program.module()(X), X * factor(name) * 2)
+@every_way
+def test_values_and_derivatives_in_every_way(name, way, plainly):
+    assert_close(way(OPS[name], X), plainly(lambda x: x * factor(name) * 2, X))
 
 
 def is_filled(name):

@@ -14,6 +14,7 @@ from messages.shown import message, on_lines
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
+from ways import Calls, every_way
 
 from custom_autograd import KernelError, custom_op
 from custom_autograd.schema.types import find_argument_type
@@ -45,10 +46,11 @@ def test_spelling(name):
 
 
 @ROWS
-def test_eager(name):
+@every_way
+def test_values_and_derivatives_in_every_way(name, way, plainly):
     op, factor = call_of(name)
 
-    assert_close(op(X), X * factor)
+    assert_close(way(op, X), plainly(lambda x: x * factor, X))
 
 
 @ROWS
@@ -66,34 +68,10 @@ def test_a_kernel_of_another_device_type_sees_the_same(name):
 
 
 @ROWS
-def test_backward(name):
-    op, factor = call_of(name)
-    x = X.clone().requires_grad_()
-
-    assert_close(torch.autograd.grad(op(x).sum(), x), (torch.full_like(X, factor),))
-
-
-@ROWS
 def test_gradcheck(name):
     op, _ = call_of(name)
 
     assert torch.autograd.gradcheck(op, X.clone().requires_grad_(), check_forward_ad=True)
-
-
-@ROWS
-def test_torch_func(name):
-    op, factor = call_of(name)
-
-    assert_close(torch.func.grad(lambda x: op(x).sum())(X), torch.full_like(X, factor))
-    assert_close(torch.func.jvp(op, (X,), (X,)), (X * factor, X * factor))
-    assert_close(torch.func.vjp(op, X)[1](X), (X * factor,))
-
-
-@ROWS
-def test_vmap(name):
-    op, factor = call_of(name)
-
-    assert_close(torch.vmap(op)(torch.stack([X, X + 1])), torch.stack([X, X + 1]) * factor)
 
 
 @ROWS
@@ -106,19 +84,11 @@ def test_compile(name, fresh_compiler):
     assert_close(torch.autograd.grad(actual.sum(), x), (torch.full_like(X, weight(LEAVES[name].seen)),))
 
 
-@ROWS
-def test_export(name):
-    op, factor = call_of(name)
-    program = torch.export.export(Module(op), (X,))
-
-    assert_close(program.module()(X), X * factor)
-
-
 @each("name", [name for name, row in LEAVES.items() if row.is_saved])
 def test_export_to_a_file(name):
     op, factor = call_of(name)
     file = io.BytesIO()
-    torch.export.save(torch.export.export(Module(op), (X,)), file)
+    torch.export.save(torch.export.export(Calls(op), (X,)), file)
     file.seek(0)
 
     assert_close(torch.export.load(file).module()(X), X * factor)
@@ -130,23 +100,12 @@ def test_what_torch_cannot_write_to_a_file_it_refuses(name):
     op, _ = call_of(name)
 
     with pytest.raises(Exception, match="Failed serializing node"):
-        torch.export.save(torch.export.export(Module(op), (X,)), io.BytesIO())
+        torch.export.save(torch.export.export(Calls(op), (X,)), io.BytesIO())
 
 
 @pytest.mark.parametrize("name", ["enum of strings", "flags", "pair or None", "literal of several types"])
 def test_check(name):
     OPS[name].check(checks=["schema", "fake", "gradcheck", "vmap", "opcheck", "compile", "export"])
-
-
-class Module(torch.nn.Module):
-    """A function as a module, as export wants it."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 # ----------------------------------------------------------------------------------------------------------- messages
@@ -311,7 +270,7 @@ def test_sizes_and_tuples_of_symbols_compile_once(fresh_compiler):
 
 def test_sizes_of_symbols_are_exported():
     length = torch.export.Dim("length", min=2, max=100)
-    module = Module(lambda x: fill(x, x.shape))
-    program = torch.export.export(module, (torch.ones(3),), dynamic_shapes={"x": {0: length}})
+    module = Calls(lambda x: fill(x, x.shape))
+    program = torch.export.export(module, (torch.ones(3),), dynamic_shapes=(({0: length},),))
 
     assert_close(program.module()(torch.ones(5)), torch.full((6, 2), 5.0))

@@ -18,12 +18,13 @@ from tables import each
 from torch import Tensor
 from torch.nn.functional import gelu, relu
 from torch.testing import assert_close
+from ways import Calls, every_way
 
 from custom_autograd import KernelError, custom_op
 
 X = torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64)
 FUNCTIONS = {"function": square, "class": Cubes, "of torch": torch.relu, "of torch.nn": relu, "builtin": gelu}
-ROWS = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+ROWS = each("function", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 @custom_op("statics::scaled", static="by")
@@ -50,8 +51,10 @@ def by_schema(x, by):
 
 
 @ROWS
-def test_eager(function):
-    assert_close(apply(X, function, 2), function(function(X)))
+@every_way
+def test_values_and_derivatives_in_every_way(function, way, plainly):
+    assert_close(way(lambda x: apply(x, function, 2), X), plainly(lambda x: function(function(x)), X))
+    assert_close(way(lambda x: scaled(x, by=function), X), plainly(lambda x: 2 * function(x), X))
 
 
 @ROWS
@@ -60,23 +63,6 @@ def test_gradcheck(function):
 
     assert torch.autograd.gradcheck(lambda x: apply(x, function), x, check_forward_ad=True)
     assert torch.autograd.gradcheck(lambda x: scaled(x, function), x)
-
-
-@ROWS
-def test_torch_func(function):
-    assert_close(torch.func.grad(lambda x: scaled(x, function).sum())(X),
-                 2 * torch.func.grad(lambda x: function(x).sum())(X))  # fmt: skip
-    assert_close(torch.vmap(lambda x: scaled(x, by=function))(X), 2 * function(X))
-    assert_close(torch.func.jvp(lambda x: apply(x, function), (X,), (X,)), torch.func.jvp(function, (X,), (X,)))
-
-
-@ROWS
-def test_compile(function, fresh_compiler):
-    x = X.clone().requires_grad_()
-    compiled = torch.compile(lambda x: apply(x, function), fullgraph=True, backend="aot_eager")
-
-    assert_close(compiled(x), function(x))
-    assert_close(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(function(x).sum(), x))
 
 
 def test_each_function_is_compiled_once(fresh_compiler):
@@ -106,13 +92,6 @@ def test_the_name_travels():
     assert '(Tensor x, str? by="arguments.functions:square", float scale=2.0) -> Tensor' == scaled.schema.text
 
 
-class Module(torch.nn.Module):
-    """Squares."""
-
-    def forward(self, x):
-        return apply(x, square)
-
-
 PROGRAM = """
 import sys
 import torch
@@ -124,7 +103,7 @@ print(torch.export.load(sys.argv[1]).module()(torch.tensor([3.0])).item())
 @pytest.mark.slow
 def test_an_exported_program_runs_in_another_process(tmp_path):
     path = str(tmp_path / "program.pt2")
-    torch.export.save(torch.export.export(Module(), (torch.ones(1),)), path)
+    torch.export.save(torch.export.export(Calls(lambda x: apply(x, square)), (torch.ones(1),)), path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     finished = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, check=True, env=environment)
 

@@ -6,10 +6,11 @@ from capabilities.autocast_ops import BY_HAND, LOW, add_product, scaled
 from tables import each
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
+from ways import WAYS, loss
 
 from custom_autograd.torch_private.verification import GraphCounter, compiled_backward
 
-CASES = pytest.mark.parametrize(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND.keys())
+CASES = each(("op", "by_hand"), BY_HAND.values(), ids=BY_HAND)
 NEAR = {"rtol": 0.03, "atol": 0.05}  # bfloat16 keeps eight bits, and sums are taken in another order
 
 
@@ -31,71 +32,18 @@ def batch():
     return torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(1))
 
 
-def loss(function):
-    return lambda *inputs: function(*inputs).float().square().sum()
-
-
 def gradients(output, inputs):
     return torch.autograd.grad(output.float().square().sum(), inputs)
 
 
 @CASES
-def test_grad(op, by_hand):
+@each(("way", "plainly"), [ways for name, ways in WAYS.items() if name != "exported"])
+def test_values_and_derivatives_within_autocast(op, by_hand, way, plainly):
+    inputs = [x.detach() / 4 for x in tensors()]
     with lowered():
-        found = torch.func.grad(loss(op), (0, 1, 2))(*tensors())
+        found = way(op, *inputs)
 
-    assert_close(found, torch.func.grad(loss(by_hand), (0, 1, 2))(*tensors()), **NEAR)
-
-
-@CASES
-def test_second_derivatives(op, by_hand):
-    def twice(function):
-        return torch.func.grad(lambda *inputs: torch.func.grad(loss(function))(*inputs).sum())(*tensors())
-
-    with lowered():
-        found = twice(op)
-
-    assert_close(found, twice(by_hand), **NEAR)
-
-
-@CASES
-def test_jvp(op, by_hand):
-    tangents = tuple(map(torch.ones_like, tensors()))
-    with lowered():
-        found = torch.func.jvp(op, tensors(), tangents)
-
-    assert_close(found, torch.func.jvp(by_hand, tensors(), tangents), **NEAR)
-
-
-@CASES
-def test_vjp(op, by_hand):
-    def pulled_back(function):
-        output, pull = torch.func.vjp(function, *tensors())
-        return output, pull(torch.ones_like(output))
-
-    with lowered():
-        found = pulled_back(op)
-
-    assert_close(found, pulled_back(by_hand), **NEAR)
-
-
-@CASES
-def test_vmap(op, by_hand):
-    _, weight, scale = tensors()
-    with lowered():
-        found = torch.vmap(op, (0, None, None))(batch(), weight, scale)
-
-    assert_close(found, torch.stack([by_hand(x, weight, scale) for x in batch()]), **NEAR)
-
-
-@CASES
-def test_vmap_of_grad(op, by_hand):
-    _, weight, scale = tensors()
-    with lowered():
-        found = torch.vmap(torch.func.grad(loss(op)), (0, None, None))(batch(), weight, scale)
-    expected = [torch.func.grad(loss(by_hand))(x, weight, scale) for x in batch()]
-
-    assert_close(found, torch.stack(expected), **NEAR)
+    assert_close(found, plainly(by_hand, *inputs), **NEAR)
 
 
 @CASES
