@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from tables import each
 from torch import Tensor
 
@@ -289,44 +289,52 @@ def shape_free(text):
     return re.sub(r"\bj\d+", lambda match: f"j{[*names].index(match[0])}", text)
 
 
-def test_an_op_that_is_not_pointwise():
+def test_ops_that_cannot_run_over_the_values():
     assert_expected_inline(
-        message(lambda: softmax(jagged(values()))),
+        together(
+            message(lambda: softmax(jagged(values()))),
+            message(lambda: write_(jagged(values()))),
+            message(lambda: liar(jagged(values()))),
+        ),
         """\
-KernelError: nested::softmax: 'x' is a nested tensor, and the op has no rule for those
+KernelError
+  declared   FILE.py:LINE
+nested::softmax: 'x' is a nested tensor, and the op has no rule for those
   expected   a dense tensor, a pointwise op, or a rule
   found      layout torch.jagged
-  declared   FILE.py:LINE
-  do         declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its own place only; else register_torch_dispatch(type(x), rule)""",
+  do         declare it with tags=torch.Tag.pointwise if each element of an output depends on the elements in its own place only; else register_torch_dispatch(type(x), rule)
+nested::write_: the op writes to 'x', which it cannot for nested tensors
+  do         call it on x.values(), or register_torch_dispatch(type(x), rule)
+nested::liar: the op is declared pointwise, and its output has another shape than the values
+  expected   (6,), and any sizes behind
+  found      (3,)
+  do         declare it without torch.Tag.pointwise""",
     )
 
 
-def test_offsets_that_differ():
-    x, y = jagged(values()), jagged(values(), torch.tensor([0, 3, 6]))
-
+def test_tensors_that_are_not_ragged_alike():
+    x = jagged(values())
     assert_expected_inline(
-        shape_free(message(lambda: mul(x, y))),
+        together(
+            shape_free(message(lambda: mul(x, jagged(values(), torch.tensor([0, 3, 6]))))),
+            shape_free(message(lambda: mul(x, jagged(values(6), x.offsets())))),
+            shape_free(message(lambda: mul(x, values()))),
+        ),
         """\
-KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
+KernelError: nested::mul
+  declared   FILE.py:LINE
+the nested tensors 'x' and 'y' are not ragged alike
   expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
   found      'y' of shape (2, j1, 3)
-  declared   FILE.py:LINE
-  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""",
-    )
-
-
-def test_ranks_that_differ():
-    x = jagged(values())
-    y = jagged(values(6), x.offsets())
-
-    assert_expected_inline(
-        shape_free(message(lambda: mul(x, y))),
-        """\
-KernelError: nested::mul: the nested tensors 'x' and 'y' are not ragged alike
+  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())
+the nested tensors 'x' and 'y' are not ragged alike
   expected   the same offsets, and as many dimensions, in both; 'x' has shape (2, j0, 3)
   found      'y' of shape (2, j0)
-  declared   FILE.py:LINE
-  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())""",
+  do         make one from the other's offsets: torch.nested.nested_tensor_from_jagged(values, offsets=x.offsets())
+the dense tensor 'y' does not broadcast against the nested tensor 'x'
+  expected   no more than the dimensions behind the ragged one of (2, j0, 3), or size 1 there
+  found      (6, 3)
+  do         make it a nested tensor with the same offsets""",
     )
 
 
@@ -335,18 +343,6 @@ def test_lengths_that_agree_with_offsets_that_differ():
     x, y = jagged(values(), lengths=lengths), jagged(values(), torch.tensor([0, 3, 6]), lengths=lengths)
 
     assert "not ragged alike" in message(lambda: mul(x, y))
-
-
-def test_a_dense_tensor_that_would_meet_the_ragged_dimension():
-    assert_expected_inline(
-        shape_free(message(lambda: mul(jagged(values()), values()))),
-        """\
-KernelError: nested::mul: the dense tensor 'y' does not broadcast against the nested tensor 'x'
-  expected   no more than the dimensions behind the ragged one of (2, j0, 3), or size 1 there
-  found      (6, 3)
-  declared   FILE.py:LINE
-  do         make it a nested tensor with the same offsets""",
-    )
 
 
 def test_a_nested_tensor_of_strided_layout():
@@ -363,28 +359,6 @@ KernelError: nested::mul: 'x' is a nested tensor of strided layout
     )
     with torch.inference_mode():
         assert "is a nested tensor of strided layout" in message(lambda: mul(x, x))
-
-
-def test_an_op_that_writes():
-    assert_expected_inline(
-        message(lambda: write_(jagged(values()))),
-        """\
-KernelError: nested::write_: the op writes to 'x', which it cannot for nested tensors
-  declared   FILE.py:LINE
-  do         call it on x.values(), or register_torch_dispatch(type(x), rule)""",
-    )
-
-
-def test_an_op_that_is_wrongly_called_pointwise():
-    assert_expected_inline(
-        message(lambda: liar(jagged(values()))),
-        """\
-KernelError: nested::liar: the op is declared pointwise, and its output has another shape than the values
-  expected   (6,), and any sizes behind
-  found      (3,)
-  declared   FILE.py:LINE
-  do         declare it without torch.Tag.pointwise""",
-    )
 
 
 def test_a_rule_registered_twice():

@@ -19,13 +19,13 @@ def message(call: Callable[[], object], error: type[Exception] = CustomAutogradE
 
 
 def together(*texts: str) -> str:
-    """Return messages of one class about one op as one text: what all begin with, places of all, and then each."""
-    head = re.match(r"\w+: \S+: ", texts[0]).group()
+    """Return messages of one class as one text: what all begin with, be it an op, places of all, and then each."""
+    heads = [re.match(head, texts[0]).group() for head in (r"\w+: \S+: ", r"\w+: ")]
+    head = next(head for head in heads if all(text.startswith(head) for text in texts))
     messages = [text.splitlines() for text in texts]
     places = [line for line in messages[0] if IS_PLACE.match(line) and all(line in lines for lines in messages)]
     found = [head.removesuffix(": "), *places]
     for first, *others in messages:
-        assert first.startswith(head), f"expected {head}, found {first}"
         found += [first.removeprefix(head), *(line for line in others if line not in places)]
     return "\n".join(found)
 

@@ -45,103 +45,62 @@ custom_op("words::taken", good)
 torch.library.custom_op("words::others", good, mutates_args=())
 
 
-def test_name_without_a_namespace():
+def test_names():
     assert_expected_inline(
-        declare(good, "square"),
+        together(
+            declare(good, "square"),
+            declare(good, "words::square.default"),
+            declare(good, "words::to-square"),
+            declare(good, "words::lambda"),
+            declare(good, "aten::square"),
+            declare(good, 3),
+        ),
         """\
-DeclarationError: square: the name has no namespace
+DeclarationError
+  declared   FILE.py:LINE
+square: the name has no namespace
   expected   'namespace::name' or 'namespace::name.overload'
   found      'square'
-  declared   FILE.py:LINE
-  do         name it, say, 'mylib::square'""",
-    )
-
-
-def test_name_of_the_default_overload():
-    assert_expected_inline(
-        declare(good, "words::square.default"),
-        """\
-DeclarationError: words::square.default: 'default' is the overload of a name without one
+  do         name it, say, 'mylib::square'
+words::square.default: 'default' is the overload of a name without one
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::square.default'
-  declared   FILE.py:LINE
-  do         write 'words::square'""",
-    )
-
-
-def test_name_that_is_no_identifier():
-    assert_expected_inline(
-        declare(good, "words::to-square"),
-        """\
-DeclarationError: words::to-square: namespace and name must be Python identifiers
+  do         write 'words::square'
+words::to-square: namespace and name must be Python identifiers
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::to-square'
-  declared   FILE.py:LINE
-  do         use letters, digits and underscores""",
-    )
-
-
-def test_name_that_is_a_keyword():
-    assert_expected_inline(
-        declare(good, "words::lambda"),
-        """\
-DeclarationError: words::lambda: namespace and name must be Python identifiers
+  do         use letters, digits and underscores
+words::lambda: namespace and name must be Python identifiers
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::lambda'
-  declared   FILE.py:LINE
-  do         use letters, digits and underscores""",
-    )
-
-
-def test_name_in_a_reserved_namespace():
-    assert_expected_inline(
-        declare(good, "aten::square"),
-        """\
-DeclarationError: aten::square: the namespace 'aten' is reserved for PyTorch
+  do         use letters, digits and underscores
+aten::square: the namespace 'aten' is reserved for PyTorch
   expected   'namespace::name' or 'namespace::name.overload'
   found      'aten::square'
-  declared   FILE.py:LINE
-  do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'""",
-    )
-
-
-def test_name_that_is_no_string():
-    assert_expected_inline(
-        declare(good, 3),
-        """\
-DeclarationError: 3: the name of an op is a string
+  do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'
+3: the name of an op is a string
   expected   'namespace::name' or 'namespace::name.overload'
   found      '3'
-  declared   FILE.py:LINE
   do         write custom_op('namespace::name')""",
     )
 
 
-def test_name_that_is_taken():
+def test_names_that_are_taken():
     assert_expected_inline(
-        declare(pair, "words::taken"),
+        together(
+            declare(pair, "words::taken"),
+            declare(good, "words::others"),
+            declare(good, "words::name"),
+        ),
         """\
-DeclarationError: words::taken: the op is already declared
+DeclarationError
+words::taken: the op is already declared
   found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         rename one of them, for example 'words::taken_2', or pass replace=True if that is meant""",
-    )
-
-
-def test_name_that_another_library_took():
-    assert_expected_inline(
-        declare(good, "words::others"),
-        """\
-DeclarationError: words::others: an op of that name exists, and was not declared through custom_autograd
+  do         rename one of them, for example 'words::taken_2', or pass replace=True if that is meant
+words::others: an op of that name exists, and was not declared through custom_autograd
   declared   FILE.py:LINE
-  do         rename this one, for example 'words::others_2', or remove the other declaration""",
-    )
-
-
-def test_name_that_torch_ops_uses():
-    assert_expected_inline(
-        declare(good, "words::name"),
-        """\
-DeclarationError: words::name: 'name' cannot be the name of an op: torch.ops.words.name is something else
+  do         rename this one, for example 'words::others_2', or remove the other declaration
+words::name: 'name' cannot be the name of an op: torch.ops.words.name is something else
   declared   FILE.py:LINE
   do         rename it, for example 'words::name_op'""",
     )

@@ -29,7 +29,7 @@ LACKING = re.compile(r"\bplease\b|\binvalid\b|[^a]!|#define|\bNoneType\b|0x[0-9a
 def messages_of(pinned: str) -> list[str]:
     """Return each message of a pinned text, where `together` wrote what they begin with and their places once."""
     first, *others = pinned.splitlines()
-    if not re.fullmatch(r"\w+: \S+", first):
+    if not re.fullmatch(r"\w+(: \S+)?", first):
         return [pinned]
     bodies = re.split(r"\n(?! )", "\n".join(others))
     places = bodies.pop(0) if bodies[0].startswith(" ") else ""

@@ -83,15 +83,26 @@ a kernel serves every device of a type
     )
 
 
-def test_kernel_for_a_device_of_an_op_without_tensors():
+def test_what_an_op_cannot_have():
     assert_expected_inline(
-        message(lambda: full.register_kernel("cpu", lambda n: n)),
+        together(
+            message(lambda: full.register_kernel("cpu", lambda n: n)),
+            message(lambda: write_.register_autograd(lambda ctx: None)),
+            message(lambda: filled.register_backward(lambda grad: grad, surrogate=True)),
+        ),
         """\
-RegistrationError: words::full: an op without tensors cannot choose between devices
-  expected   an argument 'device: torch.device'
+RegistrationError
   rule       FILE.py:LINE
   declared   FILE.py:LINE
-  do         add one, or declare the op with device_types=None""",
+words::full: an op without tensors cannot choose between devices
+  expected   an argument 'device: torch.device'
+  do         add one, or declare the op with device_types=None
+words::write_: register_autograd cannot express an op that mutates
+  do         use register_backward: there, grad_<input> is the gradient after the call
+words::filled: surrogate= takes the reason why the gradient is not the derivative
+  expected   a text
+  found      True
+  do         write surrogate='straight through: the derivative of round is taken to be 1'""",
     )
 
 
@@ -266,30 +277,6 @@ the torch_dispatch rule does not fit the schema: it takes 1 of 5 positional argu
 register_torch_dispatch takes a class
   expected   a subclass or a mode
   found      'Tensor'""",
-    )
-
-
-def test_drop_in_for_a_writing_op():
-    assert_expected_inline(
-        message(lambda: write_.register_autograd(lambda ctx: None)),
-        """\
-RegistrationError: words::write_: register_autograd cannot express an op that mutates
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         use register_backward: there, grad_<input> is the gradient after the call""",
-    )
-
-
-def test_a_surrogate_without_a_reason():
-    assert_expected_inline(
-        message(lambda: filled.register_backward(lambda grad: grad, surrogate=True)),
-        """\
-RegistrationError: words::filled: surrogate= takes the reason why the gradient is not the derivative
-  expected   a text
-  found      True
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         write surrogate='straight through: the derivative of round is taken to be 1'""",
     )
 
 
