@@ -13,6 +13,7 @@ from messages.shown import message
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
+from ways import every_way
 
 import custom_autograd
 from custom_autograd import custom_op
@@ -110,24 +111,15 @@ def test_pickled(name):
     assert op._record is pickle.loads(pickle.dumps(op))._record
 
 
-def test_rules_that_are_methods_by_value(fresh_compiler):
+def test_rules_that_are_methods_by_value():
     x = X.clone().requires_grad_()
 
     assert torch.autograd.gradcheck(WITH_RULES, x, check_forward_ad=True, check_batched_grad=True)
-    assert_close(torch.compile(WITH_RULES, fullgraph=True, backend="aot_eager")(x), X * 7)
-    assert_close(torch.vmap(WITH_RULES)(X[None]), X[None] * 7)
-    assert_close(torch.func.grad(lambda x: WITH_RULES(x).sum())(X), torch.full_like(X, 7))
 
 
-class Module(torch.nn.Module):
-    """A method of its own as op."""
-
-    def forward(self, x):
-        return WITH_RULES(x)
-
-
-def test_rules_that_are_methods_exported():
-    assert_close(torch.export.export(Module(), (X,)).module()(X), X * 7)
+@every_way
+def test_rules_that_are_methods_in_every_way(way, plainly):
+    assert_close(way(WITH_RULES, X), plainly(lambda x: x * 7, X))
 
 
 def test_a_kernel_that_cannot_be_hashed():

@@ -6,6 +6,7 @@ from expecttest import assert_expected_inline
 from messages.shown import message
 from torch import Tensor
 from torch.testing import assert_close
+from ways import every_way
 
 import custom_autograd
 from custom_autograd import RegistrationError, Sample, custom_op
@@ -150,17 +151,12 @@ def test_star_by_value(rest):
 
 
 def test_star_with_rules_by_value():
-    def f(*xs):
-        return weighted(*xs, weights=(2.0, 0.5, -1.0))
-
     expected = 2 * A + 0.5 * B - C
 
-    assert_close(f(A, B, C), expected)
-    assert torch.autograd.gradcheck(f, with_gradients(A, B, C), check_forward_ad=True)
-    gradients = torch.func.grad(lambda *xs: f(*xs).sum(), (0, 2))(A, B, C)
+    assert torch.autograd.gradcheck(by_weights, with_gradients(A, B, C), check_forward_ad=True)
+    gradients = torch.func.grad(lambda *xs: by_weights(*xs).sum(), (0, 2))(A, B, C)
     assert_close(gradients, (torch.full_like(A, 2), -torch.ones_like(A)))
-    assert_close(torch.func.jvp(f, (A, B, C), (B, C, A)), (expected, 2 * B + 0.5 * C - A))
-    assert_close(torch.vmap(f, (0, None, 0))(torch.stack([A, C]), B, torch.stack([C, A])),
+    assert_close(torch.vmap(by_weights, (0, None, 0))(torch.stack([A, C]), B, torch.stack([C, A])),
                  torch.stack([expected, 2 * C + 0.5 * B - A]))  # fmt: skip
 
 
@@ -174,24 +170,14 @@ def test_star_of_numbers():
     assert_close(total(A, 2, 3, 4), A * 9)
 
 
-@pytest.mark.parametrize("op", [product, lambda *xs: weighted(*xs, weights=(2.0, 0.5))], ids=["reference", "rules"])
-def test_star_compiled(op, fresh_compiler):
-    x, y = with_gradients(A, B)
-    actual = torch.compile(lambda *xs: op(*xs), fullgraph=True, backend="aot_eager")(x, y)
-
-    assert_close(actual, op(A, B))
-    assert_close(torch.autograd.grad(actual.sum(), (x, y)), torch.autograd.grad(op(x, y).sum(), (x, y)))
+def by_weights(*xs):
+    return weighted(*xs, weights=(2.0, 0.5, -1.0))
 
 
-class Module(torch.nn.Module):
-    """Three factors."""
-
-    def forward(self, x, y, z):
-        return product(x, y, z, n=3)
-
-
-def test_star_exported():
-    assert_close(torch.export.export(Module(), (A, B, C)).module()(A, B, C), A * B * C * 3)
+@every_way
+def test_star_in_every_way(way, plainly):
+    assert_close(way(lambda *xs: product(*xs, n=3), A, B, C), plainly(lambda x, y, z: x * y * z * 3, A, B, C))
+    assert_close(way(by_weights, A, B, C), plainly(lambda x, y, z: 2 * x + 0.5 * y - z, A, B, C))
 
 
 def test_star_in_a_kernel_of_its_own():

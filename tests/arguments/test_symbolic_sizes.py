@@ -9,6 +9,7 @@ import torch
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
+from ways import Calls
 
 from custom_autograd import custom_op
 from custom_autograd.torch_private.verification import GraphCounter
@@ -266,17 +267,6 @@ def test_a_lone_int_is_a_symbol_where_sizes_are_dynamic():
     assert 1 == graphs_of(call, [(vector(size),) for size in NINE], dynamic=True)
 
 
-class Module(torch.nn.Module):
-    """Calls a function of a tensor."""
-
-    def __init__(self, call):
-        super().__init__()
-        self.call = call
-
-    def forward(self, x):
-        return self.call(x)
-
-
 @custom_op("symbolic::compiled_first", reference=True)
 def compiled_first(x: Tensor) -> Tensor:
     return x * 3
@@ -296,8 +286,8 @@ def test_the_first_eager_call_between_two_compiled_ones_compiles_nothing_anew():
 @SIZES
 @pytest.mark.parametrize("is_strict", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["non-strict", "strict"])
 def test_one_exported_program_serves_all_sizes(call, is_strict):
-    shapes = {"x": {0: torch.export.Dim("n", min=3, max=64)}}
-    program = torch.export.export(Module(call), (vector(5),), dynamic_shapes=shapes, strict=is_strict)
+    shapes = (({0: torch.export.Dim("n", min=3, max=64)},),)
+    program = torch.export.export(Calls(call), (vector(5),), dynamic_shapes=shapes, strict=is_strict)
 
     assert_close([program.module()(vector(n)) for n in range(3, 12)], [call(vector(n)) for n in range(3, 12)])
 

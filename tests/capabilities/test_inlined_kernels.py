@@ -12,6 +12,7 @@ from compiled_graphs import RECORD_LAUNCHES, count_kernels, operators_of
 from expecttest import assert_expected_inline
 from torch import Tensor
 from torch._library.effects import EffectType
+from ways import Calls
 
 from custom_autograd import RegistrationError, Sample, check, custom_op
 from custom_autograd.capabilities.compile_cache import fingerprint
@@ -132,11 +133,7 @@ def test_a_kernel_that_is_replaced_by_one_without_the_option_stays_out():
 def test_an_exported_program_keeps_the_op():
     op = declare("exported", triple)
 
-    class Module(torch.nn.Module):
-        def forward(self, x):
-            return op(x)
-
-    names = [str(n.target) for n in torch.export.export(Module(), (torch.ones(3),)).graph.nodes]
+    names = [str(n.target) for n in torch.export.export(Calls(op), (torch.ones(3),)).graph.nodes]
 
     assert "inlined_kernels.exported.default" in names
 

@@ -9,6 +9,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 from torch._library.effects import EffectType
 from torch.utils.checkpoint import checkpoint
+from ways import Calls
 
 from custom_autograd import DeclarationError, RegistrationError, Sample, check, custom_op
 from custom_autograd.capabilities.inlining import without_inlining
@@ -70,11 +71,7 @@ def test_neighbours_fuse():
 
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # torch itself, decomposing
 def test_an_exported_program_keeps_the_op():
-    class Module(torch.nn.Module):
-        def forward(self, x):
-            return gate(x)
-
-    program = torch.export.export(Module(), (x().detach(),))
+    program = torch.export.export(Calls(gate), (x().detach(),))
     names = [str(node.target) for node in program.graph.nodes]
     assert "inlining.gate.default" in names
     assert "inlining.gate.default" in [str(node.target) for node in program.run_decompositions().graph.nodes]

@@ -157,15 +157,6 @@ def test_another_text_than_the_choices_raises_what_the_dispatcher_way_raises(kin
     assert str(native.value) == str(other.value)
 
 
-def test_second_derivatives():
-    x, y = drawn(3, grad=True, dtype=torch.float64), drawn(3, grad=True, dtype=torch.float64)
-    for _ in range(3):
-        product(x, y)
-    assert known(product) > 0
-    assert torch.autograd.gradcheck(product, (x, y))
-    assert torch.autograd.gradgradcheck(product, (x, y))
-
-
 def test_the_same_tensor_twice():
     x = drawn(3, grad=True)
     for _ in range(3):
@@ -249,24 +240,6 @@ def test_a_write_to_what_was_saved_is_an_error():
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         z.sum().backward()
-
-
-def test_saved_tensor_hooks_see_what_is_saved():
-    x, y = drawn(3, grad=True), drawn(3)
-    node_of(x, y)
-    packed = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or len(packed) - 1, lambda i: packed[i]):
-        z = product(x, y)
-    assert len(packed) == 2
-    z.sum().backward()
-    assert torch.equal(x.grad, y)
-
-
-def test_checkpointing():
-    x, y = drawn(3, grad=True), drawn(3)
-    node_of(x, y)
-    torch.utils.checkpoint.checkpoint(product, x, y, use_reentrant=False).sum().backward()
-    assert torch.equal(x.grad, y)
 
 
 def test_anomaly_mode_says_where_the_forward_was():

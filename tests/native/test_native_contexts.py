@@ -141,14 +141,6 @@ def test_a_tensor_marked_as_dirty_by_a_helper_raises():
         called(op, drawn(3), drawn(3), 2.0)
 
 
-def test_first_and_second_derivatives():
-    x, y = drawn(3), drawn(3)
-    called(product, x, y, 2.0)
-
-    assert torch.autograd.gradcheck(lambda x, y: product(x, y, 2.0), (x, y))
-    assert torch.autograd.gradgradcheck(lambda x, y: product(x, y, 2.0), (x, y))
-
-
 def test_values_of_each_call_are_its_own():
     x, y = drawn(3), drawn(3)
     first, second = called(product, x, y, 2.0), called(product, x, y, 3.0)
