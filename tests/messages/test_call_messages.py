@@ -113,18 +113,38 @@ the default kernel, FILE.py:LINE, writes to its input 'x'
     )
 
 
-def test_written_argument_that_shares_memory_in_a_graph():
-    def add_(x, y):
-        return x.add_(y)
+@custom_op("words::inner")
+def inner(x: Tensor) -> Tensor:
+    return x * 1
 
-    op = custom_op("words::add_", add_, schema="(Tensor(a!) x, Tensor y) -> Tensor(a!)", mutates_args="x", replace=True)
+
+@custom_op("words::add_", schema="(Tensor(a!) x, Tensor y) -> Tensor(a!)", mutates_args="x")
+def add_(x, y):
+    return x.add_(y)
+
+
+def test_tensors_that_an_op_cannot_take():
+    kept = []
+    torch.vmap(lambda x: kept.append(x) or x)(SQUARE)
     assert_expected_inline(
-        message(lambda: torch.func.functionalize(lambda x: op(x, x[:1]))(torch.ones(2))),
+        together(
+            message(lambda: torch.func.functionalize(lambda x: add_(x, x[:1]))(torch.ones(2))),
+            called(lambda x: x * 1, args=(kept[0],)),
+            called(lambda x: inner([x])),
+        ),
         """\
-KernelError: words::add_: the op writes to 'x', which shares memory with 'y', in a graph
-  expected   arguments that do not share memory with what is written
+KernelError
   declared   FILE.py:LINE
-  do         pass a clone() as 'y'""",
+words::add_: the op writes to 'x', which shares memory with 'y', in a graph
+  expected   arguments that do not share memory with what is written
+  do         pass a clone() as 'y'
+words::called: the op is called with a batched tensor outside of its torch.vmap
+  expected   a tensor that torch.vmap returned
+  do         return the tensor from the function that is batched; what the function stores elsewhere stays batched
+words::inner: argument 'x' has the wrong type
+  expected   Tensor
+  found      list: [tensor([1., 1.])]
+  do         pass torch.as_tensor(x)""",
     )
 
 
@@ -270,21 +290,6 @@ VmapUnavailable: words::batched: vmap met an op that draws random numbers
     )
 
 
-def test_batched_tensor_that_outlives_its_vmap():
-    kept = []
-    torch.vmap(lambda x: kept.append(x) or x)(SQUARE)
-    op = custom_op("words::batched", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
-
-    assert_expected_inline(
-        message(lambda: op(kept[0])),
-        """\
-KernelError: words::batched: the op is called with a batched tensor outside of its torch.vmap
-  expected   a tensor that torch.vmap returned
-  declared   FILE.py:LINE
-  do         return the tensor from the function that is batched; what the function stores elsewhere stays batched""",
-    )
-
-
 def test_instance_of_the_function():
     assert_expected_inline(
         message(reduce.function, TypeError),
@@ -358,18 +363,4 @@ KernelError: words::two: the op meets tensors on 'meta', which have no data, tog
   rule       FILE.py:LINE, fake
   declared   FILE.py:LINE
   do         move them to one device; a fake makes its outputs on the device of an input""",
-    )
-
-
-def test_a_wrong_type_within_another_op_keeps_the_name_of_that_op():
-    inner = custom_op("words::inner", lambda x: x * 1, schema="(Tensor x) -> Tensor", replace=True)
-    outer = custom_op("words::outer", lambda x: inner([x]), schema="(Tensor x) -> Tensor", replace=True)
-    assert_expected_inline(
-        message(lambda: outer(ONES)),
-        """\
-KernelError: words::inner: argument 'x' has the wrong type
-  expected   Tensor
-  found      list: [tensor([1., 1.])]
-  declared   FILE.py:LINE
-  do         pass torch.as_tensor(x)""",
     )

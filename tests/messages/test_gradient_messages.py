@@ -381,19 +381,6 @@ the op writes to 'x' and has no backward, and 'x' and 'w' require gradients, whi
     )
 
 
-def test_no_rule_for_one_input():
-    op = custom_op("words::half", linear, schema=SCHEMA)
-    op.register_grad("x")(lambda grad, weight: grad @ weight)
-    assert_expected_inline(
-        message(lambda: op(rand(5, 4), rand(3, 4)).sum().backward()),
-        """\
-GradientUnavailable: words::half: there is no rule for the gradient of 'weight'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         register one with register_backward or register_grad, or a differentiable register_reference""",
-    )
-
-
 def test_reference_with_another_number_of_results():
     op = custom_op("words::referred", both, schema=HIDDEN, hidden="rstd")
     op.register_reference(lambda x: x * 1)
@@ -408,29 +395,45 @@ GradientError: words::referred: the reference returns the wrong number of result
     )
 
 
-def test_once_differentiable():
-    op = custom_op("words::once", lambda x: x**3, schema="(Tensor x) -> Tensor")
-    op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
+once = custom_op("words::once", lambda x: x**3, schema=PLAIN)
+once.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
+normed = custom_op("words::normed", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
+normed.register_backward(lambda grad, rstd: 3 * grad * rstd)
+half_known = custom_op("words::half_known", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
+half_known.register_backward(lambda grad, rstd: 3 * grad * rstd)
+half_known.register_jvp(lambda tangent_x, x: 3 * tangent_x * x**2)
+half = custom_op("words::half", linear, schema=SCHEMA)
+half.register_grad("x")(lambda grad, weight: grad @ weight)
+
+
+def test_derivatives_that_a_rule_does_not_have():
+    one = torch.ones(2)
     assert_expected_inline(
-        twice(op),
+        together(
+            twice(once),
+            message(lambda: torch.func.jvp(once, (one,), (one,))),
+            twice(normed),
+            message(lambda: torch.func.jvp(torch.func.grad(lambda x: half_known(x).sum()), (one,), (one,))),
+            message(lambda: half(rand(5, 4), rand(3, 4)).sum().backward()),
+        ),
         """\
-GradientUnavailable: words::once: the backward is declared once-differentiable, and a second derivative is requested
+GradientUnavailable
+  declared   FILE.py:LINE
+words::once: the backward is declared once-differentiable, and a second derivative is requested
   rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         write the rule in differentiable operations, and leave once_differentiable out""",
-    )
-
-
-def test_hidden_output_that_no_rule_names():
-    op = custom_op("words::normed", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
-    op.register_backward(lambda grad, rstd: 3 * grad * rstd)
-    assert_expected_inline(
-        twice(op),
-        """\
-GradientUnavailable: words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
+  do         write the rule in differentiable operations, and leave once_differentiable out
+words::once: the op cannot derive forward mode from a backward that is once-differentiable
+  rule       FILE.py:LINE, backward
+  do         register_jvp, or write the backward in differentiable operations
+words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
   rule       FILE.py:LINE
-  declared   FILE.py:LINE
-  do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference""",
+  do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference
+words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
+  rule       FILE.py:LINE, jvp
+  do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference
+words::half: there is no rule for the gradient of 'weight'
+  rule       FILE.py:LINE
+  do         register one with register_backward or register_grad, or a differentiable register_reference""",
     )
 
 
@@ -527,34 +530,6 @@ the op cannot derive forward mode: the gradient of 'x' is not differentiable
   do         where it is always zero, return None for 'x'; else register_jvp, or write the backward in differentiable operations
 the op cannot derive forward mode: the gradient of 'x' is not differentiable
   do         register_jvp, or where it is always zero, a backward that returns None for 'x'""",
-    )
-
-
-def test_jvp_of_a_once_differentiable_backward():
-    op = custom_op("words::once_forward", lambda x: x**3, schema="(Tensor x) -> Tensor")
-    op.register_backward(lambda grad, x: 3 * grad * x**2, once_differentiable=True)
-    assert_expected_inline(
-        message(lambda: torch.func.jvp(op, (torch.ones(2),), (torch.ones(2),))),
-        """\
-GradientUnavailable: words::once_forward: the op cannot derive forward mode from a backward that is once-differentiable
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         register_jvp, or write the backward in differentiable operations""",
-    )
-
-
-def test_hidden_tangent_that_is_not_known():
-    op = custom_op("words::half_known", lambda x: (x**3, x**2), schema=HIDDEN, hidden="rstd")
-    op.register_backward(lambda grad, rstd: 3 * grad * rstd)
-    op.register_jvp(lambda tangent_x, x: 3 * tangent_x * x**2)
-    gradient = torch.func.grad(lambda x: op(x).sum())
-    assert_expected_inline(
-        message(lambda: torch.func.jvp(gradient, (torch.ones(2),), (torch.ones(2),))),
-        """\
-GradientUnavailable: words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
-  rule       FILE.py:LINE, jvp
-  declared   FILE.py:LINE
-  do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference""",
     )
 
 

@@ -71,6 +71,16 @@ def known(op):
     return op._native.count_kinds()
 
 
+def check_error(call, words):
+    """Compare the error of a native call with that of the same call through the dispatcher."""
+    with pytest.raises(Exception, match=words) as native:
+        call()
+    with through_dispatcher(), pytest.raises(type(native.value)) as other:
+        call()
+    assert str(native.value) == str(other.value)
+    assert getattr(native.value, "__notes__", []) == getattr(other.value, "__notes__", [])
+
+
 def test_a_call_is_native_once_it_is_proven():
     for _ in range(3):
         product(drawn(3), drawn(3, grad=True))
@@ -125,11 +135,7 @@ def test_wrong_calls_raise_what_the_dispatcher_way_raises(call, words):
     x, i = drawn(2, 4), torch.arange(3)
     for _ in range(3):
         norm(x, None, i)
-    with pytest.raises(Exception, match=words) as native:
-        call(x, i)
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        call(x, i)
-    assert str(native.value) == str(other.value)
+    check_error(lambda: call(x, i), words)
 
 
 @pytest.mark.parametrize("kind", ["square", " ".join(["the", "cube"]), None])  # a text that is not the Literal's own
@@ -149,12 +155,8 @@ def test_a_choice_of_texts_is_native(kind):
 def test_another_text_than_the_choices_raises_what_the_dispatcher_way_raises(kind):
     for _ in range(3):
         power(drawn(3), "square")
-    with pytest.raises(Exception, match="expected one of 'square', 'the cube', None") as native:
-        power(drawn(3), kind)
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        power(drawn(3), kind)
 
-    assert str(native.value) == str(other.value)
+    check_error(lambda: power(drawn(3), kind), "expected one of 'square', 'the cube', None")
 
 
 def test_the_same_tensor_twice():
@@ -270,16 +272,10 @@ def test_a_gradient_that_does_not_fit_raises_what_the_dispatcher_way_raises():
         return grad[:1]
 
     x = drawn(3, grad=True)
-    texts = []
     for _ in range(3):
-        z = misfit(x)
-    with pytest.raises(Exception, match="misfit") as native:
-        z.sum().backward()
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        misfit(x).sum().backward()
-    texts = [str(native.value), str(other.value)]
-    assert texts[0] == texts[1]
-    assert native.value.__notes__ == other.value.__notes__ if hasattr(other.value, "__notes__") else True
+        misfit(x)
+    assert known(misfit) > 0
+    check_error(lambda: misfit(x).sum().backward(), "misfit")
 
 
 def test_a_callable_gradient_is_called_where_it_is_needed():
@@ -348,24 +344,16 @@ def test_an_op_without_outputs_is_native():
 def test_an_output_of_an_op_without_outputs_is_refused_as_ever():
     for _ in range(3):
         accumulate_(torch.zeros(3), torch.ones(3))
-    with pytest.raises(Exception, match="wrong number of outputs") as native:
-        accumulate_(torch.zeros(3), -torch.ones(3))
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        accumulate_(torch.zeros(3), -torch.ones(3))
 
-    assert str(native.value) == str(other.value)
+    check_error(lambda: accumulate_(torch.zeros(3), -torch.ones(3)), "wrong number of outputs")
 
 
 def test_an_op_without_outputs_records_nothing_and_refuses_to_write_to_a_leaf():
     total, x = torch.zeros(3), drawn(3, grad=True).detach().abs().requires_grad_()
     for _ in range(3):
         accumulate_(torch.zeros(3), torch.ones(3))
-    with pytest.raises(RuntimeError) as native:
-        accumulate_(x, total)
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        accumulate_(x, total)
 
-    assert str(native.value) == str(other.value)
+    check_error(lambda: accumulate_(x, total), "leaf|which would be wrong")
 
 
 def test_a_kernel_that_turns_out_to_be_unavailable_is_replaced():
@@ -397,11 +385,7 @@ def test_an_output_that_is_an_input_is_refused_as_ever():
     x = drawn(3)
     for _ in range(3):
         alias(x, True)
-    with pytest.raises(Exception, match="alias") as native:
-        alias(x, False)
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        alias(x, False)
-    assert str(native.value) == str(other.value)
+    check_error(lambda: alias(x, False), "alias")
 
 
 def test_a_new_rule_is_used_at_once():
@@ -605,12 +589,9 @@ def test_a_misfit_in_a_list_raises_what_the_dispatcher_way_raises():
 
     xs = [drawn(3, grad=True), drawn(3, grad=True)]
     for _ in range(3):
-        out = misfits(xs)
-    with pytest.raises(Exception, match="misfits") as native:
-        out.sum().backward()
-    with through_dispatcher(), pytest.raises(type(native.value)) as other:
-        misfits(xs).sum().backward()
-    assert str(native.value) == str(other.value)
+        misfits(xs)
+    assert known(misfits) > 0
+    check_error(lambda: misfits(xs).sum().backward(), "misfits")
 
 
 def test_compiled_autograd_of_lists(fresh_compiler):
