@@ -117,12 +117,35 @@ def test_an_absent_list_is_no_reason_to_refuse_a_batch(absent):
     assert_close(vmap(lambda x: (scale_maybe_(absent, x), x * 1)[1])(Y), Y)
 
 
-def test_a_list_with_none_is_written_to():
-    ts = [rand(3), None, rand(3)]
-    expected = [None if t is None else t * X for t in ts]
-    scale_some_(ts, X)
+@pytest.mark.parametrize("call", [scale_some_, scale_some_.overload], ids=["op", "overload"])
+def test_a_list_with_none_is_written_to(call):
+    first, second = torch.ones(3), 2 * torch.ones(3)
+    before = first._version
+    for _ in range(3):
+        call([first, None, second], torch.full((3,), 2.0))
 
-    assert_close([ts[0], ts[2]], [expected[0], expected[2]])
+    assert_close((first, second), (torch.full((3,), 8.0), torch.full((3,), 16.0)))
+    assert first._version > before
+
+
+@pytest.mark.parametrize("targets", [[None], [], [None, None]], ids=str)
+def test_a_list_without_tensors_is_accepted(targets):
+    assert scale_some_(targets, X) is None
+
+
+@custom_op("mutated_lists::add_to_all", mutates_args="unknown")
+def add_to_all(x: Tensor, targets: list[Tensor | None], last: Tensor | None) -> Tensor:
+    for target in (*targets, last):
+        if target is not None:
+            target.add_(x)
+    return x * 2
+
+
+def test_unknown_writes_may_have_none_anywhere():
+    x, target = torch.ones(2), torch.zeros(2)
+    found = add_to_all(x, [None, target], None)
+
+    assert_close((found, target), (torch.full((2,), 2.0), torch.ones(2)))
 
 
 @pytest.mark.parametrize("jacobian", [torch.autograd.functional.jacobian, lambda f, x: jacrev(f)(x)])

@@ -7,13 +7,13 @@ import weakref
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd import GradientError, RegistrationError, custom_op, saving
+from custom_autograd import GradientError, custom_op, saving
 from custom_autograd.graph import SavedTensor, cast, compressed, forbidden, offload, recorded
 from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.torch_private.definitions import changes
@@ -207,17 +207,18 @@ def test_a_policy_that_returns_another_kind_of_tensor_is_an_error():
             square(x()).sum().backward()
 
     assert_expected_inline(
-        "\n".join(message(lambda unpack=unpack: call(unpack), GradientError) for unpack in wrong.values()),
+        together(*(message(lambda unpack=unpack: call(unpack)) for unpack in wrong.values())),
         """\
-GradientError: saving: the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
+GradientError: saving
+the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
   expected   shape (6,), torch.float64, on cpu
   found      shape (6,), torch.float32, on cpu
   do         return a tensor of that shape and dtype, on that device, from its unpack function
-GradientError: saving: the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
+the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
   expected   shape (6,), torch.float64, on cpu
   found      shape (5,), torch.float64, on cpu
   do         return a tensor of that shape and dtype, on that device, from its unpack function
-GradientError: saving: the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
+the policy compressed(<lambda>, <lambda>) does not return a tensor as it was saved
   expected   shape (6,), torch.float64, on cpu
   found      NoneType
   do         return a tensor of that shape and dtype, on that device, from its unpack function""",
@@ -402,30 +403,25 @@ GradientError: saving::wrong: the policy compressed(<lambda>, <lambda>) does not
 
         calls = ({"n": offload()}, {"grad": offload()}, {"x": torch.float16}, offload())
         assert_expected_inline(
-            "\n".join(message(lambda saving=saving: register(saving), RegistrationError) for saving in calls),
+            together(*(message(lambda saving=saving: register(saving)) for saving in calls)),
             """\
-RegistrationError: saving::refused: saving= names 'n', which is not a tensor that the backward saves
+RegistrationError: saving::refused
+  rule       FILE.py:LINE
+  declared   FILE.py:LINE
+saving= names 'n', which is not a tensor that the backward saves
   expected   'x'
   found      'n'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
   do         name an input or an output that is a parameter of the backward
-RegistrationError: saving::refused: saving= names 'grad', which is not a tensor that the backward saves
+saving= names 'grad', which is not a tensor that the backward saves
   expected   'x'
   found      'grad'
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
   do         name an input or an output that is a parameter of the backward
-RegistrationError: saving::refused: saving= takes policies by name
+saving= takes policies by name
   expected   {'x': custom_autograd.graph.offload()}
   found      {'x': torch.float16}
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE
-RegistrationError: saving::refused: saving= takes policies by name
+saving= takes policies by name
   expected   {'x': custom_autograd.graph.offload()}
-  found      offload(pin=True)
-  rule       FILE.py:LINE
-  declared   FILE.py:LINE""",
+  found      offload(pin=True)""",
         )
 
     def test_capabilities_and_containers(self):

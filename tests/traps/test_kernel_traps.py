@@ -105,40 +105,7 @@ def test_disabling_one_of_several_device_types_leaves_the_others():
         assert 1.0 == both(torch.zeros(1)).item()
 
 
-# ------------------------------------------------------------------------------ K04, K05: defaults that are left out
-
-SEEN = []
-
-
-@custom_op("traps::defaults")
-def defaults(x: Tensor, a: int = 1, b: Tensor | None = None, *, c: float = 2.0, d: Tensor | None = None) -> Tensor:
-    SEEN.append((a, b is None, c, d is None))
-    return x * a * c
-
-
-@defaults.register_backward
-def _(grad, x, a, b, c, d, needs):
-    SEEN.append((a, b is None, c, d is None, needs.x, needs.b, needs.d))
-    return {"x": grad * a * c, "b": None, "d": None}
-
-
-@each("call", [defaults, torch.ops.traps.defaults], ids=["op", "overload"])
-@each(
-    ("args", "kwargs", "expected"),
-    [
-        ((), {}, (1, True, 2.0, True)),
-        ((1, None), {"c": 2.0, "d": None}, (1, True, 2.0, True)),
-        ((3,), {"c": 0.5}, (3, True, 0.5, True)),
-    ],
-    ids=["left out", "given as they are", "others"],
-)
-def test_kernels_and_rules_see_every_argument(call, args, kwargs, expected):
-    SEEN.clear()
-    x = rand(3)
-    call(x, *args, **kwargs).sum().backward()
-
-    assert [expected, (*expected, True, False, False)] == SEEN
-    assert torch.equal(torch.full((3,), expected[0] * expected[2], dtype=x.dtype), x.grad)
+# ---------------------------------------------------------------------------------- K05: defaults that are left out
 
 
 @custom_op("traps::bias")
@@ -250,35 +217,6 @@ def no_backward(x: Tensor) -> Tensor:
 def test_without_a_backward_the_functional_gradient_raises():
     with pytest.raises(GradientError, match="no backward is registered"):
         torch.func.grad(lambda t: no_backward(t).sum())(torch.ones(3))
-
-
-# ------------------------------------------------------------------------------------------------ K13: keyword-only
-
-
-@custom_op("traps::keyword")
-def keyword(x: Tensor, *, s: Tensor, k: float = 2.0) -> Tensor:
-    return x * s * k
-
-
-def _keyword_setup(ctx, inputs, keyword_only_inputs, output):
-    ctx.save_for_backward(inputs[0], keyword_only_inputs["s"])
-    ctx.k = keyword_only_inputs["k"]
-
-
-def _keyword_backward(ctx, grad):
-    x, s = ctx.saved_tensors
-    return grad * s * ctx.k, grad * x * ctx.k
-
-
-keyword.register_autograd(_keyword_backward, setup_context=_keyword_setup)
-
-
-def test_a_keyword_only_tensor_gets_its_gradient():
-    x, s = rand(3), rand(3)
-    keyword(x, s=s, k=5.0).sum().backward()
-
-    assert torch.allclose(5 * s.detach(), x.grad)
-    assert torch.allclose(5 * x.detach(), s.grad)
 
 
 # ---------------------------------------------------------------------------------------- V05: conj and neg bits
