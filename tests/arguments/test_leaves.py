@@ -10,7 +10,7 @@ import pytest
 import torch
 from arguments.leaf_ops import LEAVES, OPS, Access, Level, Padding, Side, weight
 from expecttest import assert_expected_inline
-from messages.shown import message, on_lines
+from messages.shown import message, on_lines, together
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
@@ -182,32 +182,24 @@ def test_a_literal_with_none(function, wrong, expected):
         op(X, wrong)
 
 
-def test_name_of_no_member_by_way_of_torch_ops():
-    assert_expected_inline(
-        message(lambda: torch.ops.leaves.enum(X, "UP")),
-        """\
-KernelError: Side: 'UP' is not a value of an argument that travels as text
-  expected   one of 'LEFT', 'RIGHT', 'SINISTER'
-  do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
-    )
-
-
-def test_text_of_no_value_by_way_of_torch_ops():
+def test_texts_of_no_value_by_way_of_torch_ops():
     custom_op("leaves::mixed", mixed, replace=True)
 
     assert_expected_inline(
-        message(lambda: torch.ops.leaves.mixed(X, "'low'")),
+        together(
+            message(lambda: torch.ops.leaves.enum(X, "UP")),
+            message(lambda: torch.ops.leaves.mixed(X, "'low'")),
+            message(lambda: torch.ops.leaves.qscheme(X, "per_row")).partition("\n")[0],
+        ),
         """\
-KernelError: Literal['auto', 3]: "'low'" is not a value of an argument that travels as text
+KernelError
+Side: 'UP' is not a value of an argument that travels as text
+  expected   one of 'LEFT', 'RIGHT', 'SINISTER'
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values
+Literal['auto', 3]: "'low'" is not a value of an argument that travels as text
   expected   one of "'auto'", '3'
-  do         give torch.ops one of the texts above, or call the op itself, which takes the values""",
-    )
-
-
-def test_name_of_no_qscheme_by_way_of_torch_ops():
-    assert_expected_inline(
-        message(lambda: torch.ops.leaves.qscheme(X, "per_row")).partition("\n")[0],
-        """KernelError: torch.qscheme: 'per_row' is not a value of an argument that travels as text""",
+  do         give torch.ops one of the texts above, or call the op itself, which takes the values
+torch.qscheme: 'per_row' is not a value of an argument that travels as text""",
     )
 
 

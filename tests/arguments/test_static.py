@@ -13,7 +13,7 @@ import pytest
 import torch
 from arguments.functions import Cubes, apply, cube, local, square
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.nn.functional import gelu, relu
@@ -113,17 +113,33 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
 # ----------------------------------------------------------------------------------------------------------- messages
 
 
-def refused(function):
-    return re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(lambda: apply(X, function)))
+def shown(call):
+    return re.sub("functions.py:[0-9]+", "FILE.py:LINE", message(call))
 
 
-def test_lambda():
+def test_what_is_refused():
     assert_expected_inline(
-        refused(lambda x: x),
+        together(
+            shown(lambda: apply(X, lambda x: x)),
+            shown(lambda: apply(X, "arguments.functions:square")),
+            shown(lambda: torch.ops.statics.apply(X, "arguments.functions:sqare")),
+            shown(lambda: torch.ops.statics.apply(X, "arguments.nowhere:square")),
+        ),
         """\
-KernelError: statics::apply: argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
+KernelError: statics::apply
   declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
+argument 'function': expected a function or class that can be imported, found a lambda: define it at the top level of a module, and pass what varies as arguments of the op
+  do         pass torch.relu, for example
+argument 'function': expected a function or a class, found 'arguments.functions:square'
+  do         pass torch.relu, for example
+the static argument 'function' names what cannot be found
+  expected   'module:name' of a function or class in a module that is imported in this process
+  found      'arguments.functions:sqare': its module has nothing of that name
+  do         keep the name in arguments.functions
+the static argument 'function' names what cannot be found
+  expected   'module:name' of a function or class in a module that is imported in this process
+  found      'arguments.nowhere:square': its module is not imported in this process
+  do         import arguments.nowhere first, if you trust what holds the name: a text does not decide what is imported""",
     )
 
 
@@ -137,44 +153,8 @@ KernelError: statics::apply: argument 'function': expected a function or class t
     ],
 )
 def test_what_cannot_be_imported(function, found):
-    assert f"expected a function or class that can be imported, found {found} it at the top" in refused(function)
-
-
-def test_what_cannot_be_called():
-    assert_expected_inline(
-        refused("arguments.functions:square"),
-        """\
-KernelError: statics::apply: argument 'function': expected a function or a class, found 'arguments.functions:square'
-  declared   FILE.py:LINE
-  do         pass torch.relu, for example""",
-    )
-
-
-def test_name_of_nothing():
-    found = message(lambda: torch.ops.statics.apply(X, "arguments.functions:sqare"))
-
-    assert_expected_inline(
-        re.sub("functions.py:[0-9]+", "FILE.py:LINE", found),
-        """\
-KernelError: statics::apply: the static argument 'function' names what cannot be found
-  expected   'module:name' of a function or class in a module that is imported in this process
-  found      'arguments.functions:sqare': its module has nothing of that name
-  declared   FILE.py:LINE
-  do         keep the name in arguments.functions""",
-    )
-
-
-def test_name_in_no_module():
-    found = message(lambda: torch.ops.statics.apply(X, "arguments.nowhere:square"))
-
-    assert_expected_inline(
-        re.sub("functions.py:[0-9]+", "FILE.py:LINE", found),
-        """\
-KernelError: statics::apply: the static argument 'function' names what cannot be found
-  expected   'module:name' of a function or class in a module that is imported in this process
-  found      'arguments.nowhere:square': its module is not imported in this process
-  declared   FILE.py:LINE
-  do         import arguments.nowhere first, if you trust what holds the name: a text does not decide what is imported""",
+    assert f"expected a function or class that can be imported, found {found} it at the top" in message(
+        lambda: apply(X, function)
     )
 
 
