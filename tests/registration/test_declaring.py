@@ -62,6 +62,21 @@ def test_a_named_tuple_is_what_a_call_returns():
     assert 2.0 == pair.second.item()
 
 
+def test_an_annotation_may_name_what_is_local_to_a_function():
+    class Halves(NamedTuple):
+        low: Tensor
+        high: Tensor
+
+    def halves(x: Tensor) -> "Halves":
+        return Halves(x[:1].clone(), x[1:].clone())
+
+    op = custom_op("declaring::local_annotation", halves)
+    found = op(torch.tensor([1.0, 2.0]))
+
+    assert isinstance(found, Halves)
+    assert (1.0, 2.0) == (found.low.item(), found.high.item())
+
+
 def test_output_names_come_from_the_schema():
     op = custom_op(
         "declaring::named_by_schema",

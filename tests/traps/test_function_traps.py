@@ -10,7 +10,7 @@ from tables import each
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from custom_autograd import GradientError, custom_op
+from custom_autograd import GradientError, Sample, custom_op
 
 
 def rand(*shape, dtype=torch.float64):
@@ -198,6 +198,27 @@ def test_a_second_derivative_is_refused_when_it_is_asked_for_and_not_before():
     assert torch.allclose(3 * x.detach() ** 2, g.detach())
     with pytest.raises(GradientError, match="declared once-differentiable"):
         (g.sum() + x.sum()).backward()
+
+
+# -------------------------------------------------------------------------------------------- F10: incoming gradients
+
+
+@custom_op("ftraps::doubles_in_place")
+def doubles_in_place(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@doubles_in_place.register_backward
+def _(grad):
+    return grad.mul_(2)
+
+
+def test_check_finds_a_backward_that_writes_to_its_incoming_gradient():
+    report = doubles_in_place.check([Sample(rand())], checks=["cotangents"], raise_on_failure=False)
+
+    [result] = report.results
+    assert "failed" == result.status
+    assert "the backward writes to the incoming gradient of output 0, which belongs to the engine" in result.message
 
 
 # ------------------------------------------------------------------------------ F14, F15: what carries no gradient
