@@ -275,13 +275,18 @@ def cotangents_of(call: Call, begun: Begun, only: Sequence[str] | None = None) -
         call: changes them.
         begun: the forward.
         only: the results that have a gradient in the op, of which the reference may know fewer; all by default.
+
+    Raises:
+        UnfitError: the change of the call changes none of them, such as one along a dimension that they lack.
     """
     able = begun.able()
-    found: dict[str, Tensor | None] = {}
-    for position, name in enumerate(able if only is None else only):
-        if name in able:
-            u = numbers_like(begun.values[name], name)
-            found[name] = u if call.cotangent is None else call.cotangent(u, position)
+    names = able if only is None else only
+    made = {name: numbers_like(begun.values[name], name) for name in names if name in able}
+    if call.cotangent is None:
+        return dict(made)
+    found = {name: call.cotangent(made[name], position) for position, name in enumerate(names) if name in made}
+    if made and all(found[name] is u for name, u in made.items()):
+        raise UnfitError
     return found
 
 
