@@ -50,8 +50,8 @@ def quote(names: Iterable[str]) -> str:
 
 
 def explicit_none(names: Sequence[str]) -> str:
-    """Return the advice for a rule whose result is zero: None without a name may be a missing `return`."""
-    return f"return {{{names[0]!r}: None}}"
+    """Return the advice for a rule whose results are zero: None without names may be a missing `return`."""
+    return f"return {{{', '.join(f'{name!r}: None' for name in names)}}}"
 
 
 def suggest(given: object, valid: Iterable[str]) -> str | None:

@@ -210,7 +210,7 @@ the backward returns one value for several inputs
 the backward returns None
   expected   a dict or a tuple for 'x', 'weight'
   found      None
-  do         is a return missing? if the gradient is zero, return {'x': None}""",
+  do         is a return missing? if the gradient is zero, return {'x': None, 'weight': None}""",
     )
 
 
