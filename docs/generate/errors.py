@@ -13,6 +13,9 @@ from generate.markup import anchored, block, cell, code, escape, folded, prose, 
 from generate.raised import BUILT_IN, ERRORS, OTHERS, SKIPS, Message, messages
 
 PINNED = re.compile(r"(?P<error>\w+): (?:\S+: )?(?P<text>.*)", re.S)
+TOGETHER = re.compile(r"\w+(: \S+)?")
+"""Stands alone in the first line where a test pins several messages of one class, or of one op, as one text."""
+
 FEWEST_LETTERS = 12
 """A message of fewer letters would match unrelated text."""
 
@@ -56,14 +59,32 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def pinned(folder: Path) -> list[str]:
-    """Return every text that the tests of messages pin."""
+    """Return every message that the tests of messages pin, alone or together with others."""
     found = []
     for file in sorted(folder.glob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             is_pin = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "assert_expected_inline"
             if is_pin and isinstance(node.args[-1], ast.Constant):
-                found.append(str(node.args[-1].value))
+                found += _apart(str(node.args[-1].value))
     return found
+
+
+def _apart(text: str) -> list[str]:
+    """Return the messages that are pinned as one text: what all begin with, places of all, and then each."""
+    head, *lines = text.splitlines()
+    if not TOGETHER.fullmatch(head) or not lines:
+        return [text]
+    begin = next((number for number, line in enumerate(lines) if not line.startswith("  ")), len(lines))
+    places, found = lines[:begin], list[list[str]]()
+    for line in lines[begin:]:
+        if line.startswith("  "):
+            found[-1].append(line)
+        else:
+            found.append([f"{head}: {line}"])
+    for message in found:
+        advice = next((number for number, line in enumerate(message) if line.startswith("  do ")), len(message))
+        message[advice:advice] = places
+    return ["\n".join(message) for message in found]
 
 
 def examples(found: list[Message], folder: Path) -> dict[tuple[str, str], str]:
