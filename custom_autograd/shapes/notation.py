@@ -99,10 +99,6 @@ class Line:
     outputs: tuple[Item, ...]
     along: frozenset[str]
 
-    def find_input(self, name: str) -> Item | None:
-        """Return the item of an argument, or None."""
-        return next((item for item in self.inputs if item.name == name), None)
-
     def unknown_output(self) -> str | None:
         """Return the name of an output whose shape does not follow from the inputs, or None."""
         return next((item.name for item in self.outputs if any(not dim.factors for dim in item.dims)), None)
