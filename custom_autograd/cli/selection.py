@@ -138,7 +138,6 @@ def _with_calls(op: SelectedOp, script: str | None, file: Path) -> list[Selected
     ]
 
 
-AS_IN_REPORTS = "write a name as reports show it, such as 'Spike' or 'mylib.surrogates.*'"
 RECORD = "no sample: record calls with --record SCRIPT, or give some in Python: check(op, [Sample(...)])"
 NOT_CALLED = (
     "no sample: call it in {}, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])"

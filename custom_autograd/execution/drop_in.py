@@ -113,7 +113,6 @@ class DropIn:
         self.function = self._once(rule.function) if rule.is_once_differentiable else rule.function
         self.backward = noted(str(plan.declaration.name), rule, self.function)
         self.differentiable = frozenset(schema.differentiable_names)
-        self.takes_all = self.names == schema.argument_names  # gradients come in the order of the arguments
         setup = rule.setup_context
         self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
 

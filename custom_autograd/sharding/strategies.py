@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 
@@ -120,10 +120,6 @@ def of_pointwise(schema: Schema, values: Mapping[str, Any]) -> Iterator[Row]:  #
 def _broadcast(shape: Shape, behind: int, size: int) -> Placement:
     dim = len(shape) + behind
     return dim if dim >= 0 and shape[dim] == size else REPLICATE
-
-
-RowsOf: TypeAlias = Callable[[OpRecord, Mapping[str, Any]], Iterable[Row]]
-"""(op, arguments by name) -> the rows of a call (Any: tensors, or what has a shape)."""
 
 
 def has_unknown_outputs(record: OpRecord, values: Mapping[str, Any]) -> bool:  # Any: tensors, or what has a shape
