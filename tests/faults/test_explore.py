@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from expecttest import assert_expected_inline
 from torch import Tensor
 from torch.autograd import Function
 
@@ -224,23 +223,6 @@ def test_a_kernel_that_reads_one_tensor_in_the_dtype_of_another_is_found():
     assert re.match(r"'(x|weight)' in (float64|bfloat16): output 0\[", result.message), result.message
 
 
-@custom_op("faults_explore::of_one_dtype", reference=True)
-def of_one_dtype(x: Tensor, weight: Tensor) -> Tensor:
-    return x * weight
-
-
-of_one_dtype.register_fake(lambda x, weight: torch.empty_like(x))
-
-
-def test_a_fake_kernel_that_knows_the_dtype_of_one_tensor_is_found():
-    result = result_of(of_one_dtype, samples=rows_of)
-
-    assert_expected_inline(
-        result.message.partition("\n")[0],
-        """'x' in bfloat16: output 0: the fake kernel gives dtype torch.bfloat16, the real one gives torch.float32""",
-    )
-
-
 @custom_op("faults_explore::refuses_a_mixture", reference=True)
 def refuses_a_mixture(x: Tensor, weight: Tensor) -> Tensor:
     if x.dtype != weight.dtype:
@@ -248,8 +230,14 @@ def refuses_a_mixture(x: Tensor, weight: Tensor) -> Tensor:
     return x * weight
 
 
-refuses_a_mixture.register_fake(lambda x, weight: torch.empty_like(x))
+@custom_op("faults_explore::promotes", reference=True)
+def promotes(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
 
 
-def test_an_op_may_refuse_tensors_of_two_dtypes():
+promotes.register_fake(lambda x, weight: torch.empty_like(x))  # for mixtures, the check autocast has advice
+
+
+def test_an_op_may_refuse_tensors_of_two_dtypes_or_have_another_dtype_than_its_fake():
     assert "passed" == result_of(refuses_a_mixture, samples=rows_of).status
+    assert "passed" == result_of(promotes, samples=rows_of).status

@@ -29,9 +29,8 @@ The first set is here whole; of the second, most of those that were missed.
 
 FALSE_ALARMS = {
     "interpolate_polynomial": "explore: 32 nodes are so ill conditioned that finite differences prove nothing",
-    "piecewise_linear": "explore: true: with 'knots' in float64, its kernel gives another dtype than its fake",
 }
-"""Op that is meant to be correct -> which check fails it, and why."""
+"""Correct op -> which check fails it, and why."""
 
 
 def case_of(path):

@@ -261,11 +261,12 @@ class Explorer:
 
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
         """Return what else is wrong with a plain call: its fake, or, where no reference knows, its gradients."""
-        stages, keys = {change.stage for change in case.changes}, {change.key for change in case.changes}
-        if not (self.is_thorough and case.way is PLAIN) or "shapes" in keys:
+        stages = {change.stage for change in case.changes}
+        is_known = not any(change.is_of_dtype or change.key == "shapes" for change in case.changes)
+        if not (self.is_thorough and case.way is PLAIN and is_known):
             return None  # calls that the author may not have thought of: values only
-        is_seen = stages <= {SIZES, SCALARS} or all(change.is_of_dtype for change in case.changes)  # by fake kernels
-        text = find_false_fake(self.target, call.sample) if keys and is_seen else None
+        is_of_fakes = bool(stages) and stages <= {SIZES, SCALARS}  # no fake kernel sees the rest
+        text = find_false_fake(self.target, call.sample) if is_of_fakes else None
         is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
         is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
         if text is None and is_blind and stages & {SIZES, VALUES, SCALARS} and self._is_steady(call, key):
