@@ -12,6 +12,7 @@ from torch import Tensor
 
 from custom_autograd import KernelError, custom_op, through_dispatcher
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.native.loading import library
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
@@ -475,8 +476,17 @@ def test_nothing_is_kept_after_calls():
     del x
 
 
+@pytest.fixture
+def native_again():
+    """Afterwards calls are native again: of an op that compiled autograd has met, the dispatcher keeps them."""
+    yield
+    for op in (product, norm, weighted):
+        generated_code_of(op._record).recording_facts.keeps_dispatcher = False
+        op._record.road.proofs.forget()
+
+
 @pytest.mark.parametrize("is_hidden", [False, True])
-def test_compiled_autograd(is_hidden, fresh_compiler):
+def test_compiled_autograd(is_hidden, fresh_compiler, native_again):
     i = torch.arange(3)
     compiles = []
 
@@ -594,7 +604,7 @@ def test_a_misfit_in_a_list_raises_what_the_dispatcher_way_raises():
     check_error(lambda: misfits(xs).sum().backward(), "misfits")
 
 
-def test_compiled_autograd_of_lists(fresh_compiler):
+def test_compiled_autograd_of_lists(fresh_compiler, native_again):
     def gradients():
         torch.manual_seed(0)
         xs, fixed = [drawn(4, grad=True) for _ in range(2)], [drawn(4)]
