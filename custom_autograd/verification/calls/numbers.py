@@ -176,6 +176,7 @@ def _refuse(function: object, args: object, kwargs: object, found: object) -> No
 
 
 Apply = Callable[[Sample], "Sample | None"]
+"""Makes one change of a sample; None where it does not fit."""
 
 MOST_PAIRS = 12
 """Of the tensors of one sample."""
