@@ -17,12 +17,13 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.agreement import copied
 from custom_autograd.verification.harness.base import NothingToCheckError
-from custom_autograd.verification.harness.comparison import Difference, find_difference, is_same
+from custom_autograd.verification.harness.comparison import Difference, find_difference, is_same, require_same
 from custom_autograd.verification.harness.differentiable import (
     can_have_gradient,
     differentiable_positions,
     function_of,
     gradients,
+    require_gradient,
 )
 from custom_autograd.verification.harness.records import result_names
 from custom_autograd.verification.harness.sweeps import copy
@@ -198,8 +199,7 @@ def call_in_double(target: Target, sample: Sample) -> Call:
     """
     function = function_of(target, sample)
     call = Call(function.sample, frozenset(function.positions), state=function.state)
-    if not begin(target, target.call, call).able():
-        raise NothingToCheckError("no output carries a gradient")
+    require_gradient(begin(target, target.call, call).values.values())
     return call
 
 
@@ -215,8 +215,7 @@ def differentiate(target: Target, call: Call, between: Callable[[], object] = bo
         NothingToCheckError: no output carries a gradient.
     """
     begun = begin(target, target.call, call)
-    if not begun.able():
-        raise NothingToCheckError("no output carries a gradient")
+    require_gradient(begun.values.values())
     between()
     return {
         **{name: begun.values[name].detach() for name in begun.able()},
@@ -245,8 +244,7 @@ def run_twice(target: Target, call: Call) -> dict[str, Tensor]:
         NothingToCheckError: the same call gives other results the second time, so that nothing compares with it.
     """
     first = kept(run(target, target.call, call))
-    if find_change(run(target, target.call, call), first) is not None:
-        raise NothingToCheckError("the op gives other results from one call to the next")
+    require_same(list(run(target, target.call, call).values()), list(first.values()))
     return first
 
 

@@ -19,12 +19,12 @@ from custom_autograd.verification.calls import call_arguments, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
+    BESIDE,
     MASKS,
     NOT_FINITE,
     VALUE_CHANGES,
     all_first,
     casts,
-    casts_of_one,
     coincidences,
     element,
     equal_neighbors,
@@ -210,8 +210,14 @@ def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[T
 def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
     for dtype, text, cast in casts(sample):
         yield Change("dtype", text, VALUES, partial(_with, cast), has_gradients=dtype == torch.float64)
-    for text, cast in casts_of_one(sample, names):  # rules are seldom written for two dtypes: values alone
-        yield Change("dtype of one", text, VALUES, partial(_with, cast), has_gradients=False)
+    tensors = sample.tensors()
+    floating = [i for i, x in enumerate(tensors) if x.is_floating_point()]
+    given = {tensors[i].dtype for i in floating}
+    others = [dtype for dtype in BESIDE if dtype not in given] if len(floating) > 1 else []
+    for position, dtype in itertools.product(floating, others):
+        text = f"in {str(dtype).removeprefix('torch.')}"
+        change = _revalue(f"'{names[position]}'", text, [position], partial(Tensor.to, dtype=dtype))
+        yield replace(change, key="dtype of one", has_gradients=False)  # few rules are written for two dtypes
 
 
 def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
@@ -323,7 +329,7 @@ def _layouts(sample: Sample, names: Sequence[str], written: frozenset[int]) -> I
     for position, tensor in enumerate(sample.tensors()):
         if tensor.layout != torch.strided or tensor.is_quantized:
             continue
-        for text, change in layouts.layouts_of(tensor):
+        for text, change in layouts.of(tensor):
             if text == layouts.EXPANDED and (position in written or is_index(tensor)):
                 continue
             key = f"layout of '{names[position]}'"

@@ -11,7 +11,6 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
     Finding,
-    NothingToCheckError,
     failed,
     first_line,
     skipped,
@@ -23,6 +22,7 @@ from custom_autograd.verification.harness.differentiable import (
     cotangents_like,
     function_of,
     reference_of,
+    require_gradient,
     vector_jacobian,
     with_derivatives,
 )
@@ -77,8 +77,7 @@ def look_along(function: TensorFunction, label: str) -> Iterator[Finding]:
     """
     inputs = tuple(x.detach() for x in function.inputs)
     outputs = function(*function.inputs)
-    if not any(output.requires_grad for output in outputs):
-        raise NothingToCheckError("no output carries a gradient")
+    require_gradient(outputs)
     if not all(bool(torch.isfinite(output).all()) for output in outputs):
         return
     cotangents = cotangents_like(outputs)

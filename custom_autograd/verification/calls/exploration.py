@@ -302,8 +302,8 @@ class Explorer:
             return None
         is_crash = self._is_crash(case, call, error)
         is_owed = all(change.is_owed for change in case.changes)
-        is_unforeseen = any(change.key in ("shapes", "dtype of one") for change in case.changes)
-        is_ours = isinstance(error, (GradientError, KernelError)) and not is_unforeseen
+        may_refuse = any(change.key in ("shapes", "dtype of one") for change in case.changes)
+        is_ours = isinstance(error, (GradientError, KernelError)) and not may_refuse
         if not (is_owed or is_crash or is_ours) or self._is_of_numbers(case, call):
             return None
         if self._is_excused(case, call):

@@ -10,13 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from custom_autograd.verification.harness.sweeps import (
-    channels_last,
-    conjugated,
-    expanded,
-    negated,
-    transposed,
-)
+from custom_autograd.verification.harness.sweeps import channels_last, conjugated, expanded, negated, transposed
 
 Layout: TypeAlias = Callable[[Tensor], "Tensor | None"]
 """Lays a tensor out; None where it does not fit."""
@@ -25,7 +19,7 @@ EXPANDED = "expanded along its first dimension"
 """The one that changes numbers."""
 
 
-def layouts_of(tensor: Tensor) -> Iterator[tuple[str, Layout]]:
+def of(tensor: Tensor) -> Iterator[tuple[str, Layout]]:
     """Yield the layouts of tensors of so many dimensions, and what messages call them."""
     dims = tensor.dim()
     yield "with rows apart", rows_apart

@@ -3,7 +3,7 @@
 No sign appears that a tensor does not have. Integers are made so large that their products need more than 32 bits,
 where nothing of their size is allocated. Numbers of one tensor are put into another, where a comparison, a search or a
 rounding may jump: a search that goes one element too far there reads nan, which is what lies around the tensors. All
-floating tensors are cast to another dtype, or one of them alone, as in mixed precision.
+floating tensors are cast to another dtype.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _put(
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 BESIDE = (torch.bfloat16, torch.float64)
-"""A narrower and a wider dtype than float32, for one tensor beside others."""
+"""A narrower and a wider dtype than float32: in mixed precision one tensor has it beside others."""
 
 
 def casts(sample: Sample) -> Iterator[tuple[torch.dtype, str, Apply]]:
@@ -244,23 +244,7 @@ def casts(sample: Sample) -> Iterator[tuple[torch.dtype, str, Apply]]:
     given = {x.dtype for x in sample.tensors() if x.is_floating_point()}
     for dtype in FLOATING if given else ():
         if given != {dtype}:
-            yield dtype, f"in {_text(dtype)}", partial(_all_cast, dtype=dtype)
-
-
-def casts_of_one(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Apply]]:
-    """Yield what is said of one of several floating tensors in a dtype that none has, and what casts it."""
-    tensors = sample.tensors()
-    floating = [i for i, x in enumerate(tensors) if x.is_floating_point()]
-    given = {tensors[i].dtype for i in floating}
-    for position in floating if len(floating) > 1 else ():
-        for dtype in BESIDE:
-            if dtype not in given:
-                text = f"'{names[position]}' in {_text(dtype)}"
-                yield text, partial(_one_cast, position=position, dtype=dtype)
-
-
-def _text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+            yield dtype, f"in {str(dtype).removeprefix('torch.')}", partial(_all_cast, dtype=dtype)
 
 
 def _all_cast(sample: Sample, dtype: torch.dtype) -> Sample | None:
@@ -268,11 +252,3 @@ def _all_cast(sample: Sample, dtype: torch.dtype) -> Sample | None:
     if dtype.itemsize < 4 and any(x.is_complex() for x in sample.tensors()):
         return None
     return sample.map(lambda x: x.detach().to(dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype))
-
-
-def _one_cast(sample: Sample, position: int, dtype: torch.dtype) -> Sample | None:
-    tensors: list[Tensor] = [x.detach() for x in sample.tensors()]
-    if not tensors[position].is_floating_point():
-        return None
-    tensors[position] = tensors[position].to(dtype)
-    return sample.with_tensors(tensors)

@@ -24,7 +24,7 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, require_same
 from custom_autograd.verification.harness.differentiable import can_have_gradient, without_refused_gradients
 from custom_autograd.verification.harness.dispatching import takes_instances
 from custom_autograd.verification.harness.records import record_of, result_names
@@ -153,7 +153,7 @@ class CompiledTransforms(Check):
             except Exception as error:  # noqa: BLE001 - other checks tell what a transform raises in eager
                 yield skipped(f"{name}: it does not run in eager: {find_refusal(error) or first_line(error)}")
                 continue
-            _require_same(again, expected)
+            require_same(again, expected)
             try:
                 found = _seeded(compiled(transformed, backend="eager", fullgraph=True, dynamic=False), arguments)
             except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
@@ -223,7 +223,7 @@ class Export(Check):
         call = TensorCall(target, sample)
         with torch.no_grad():
             expected = _seeded(call, inputs)
-            _require_same(_seeded(call, inputs), expected)
+            require_same(_seeded(call, inputs), expected)
         for stage, make in (("exported", _exported), ("saved and loaded", _loaded)):
             try:
                 with torch.no_grad():
@@ -262,9 +262,3 @@ def _seeded(function: Callable[..., object], arguments: Sequence[Tensor]) -> tup
     """Return the tensors that come back, with the same random numbers each time."""
     RandomState.seeded(0).restore()
     return Sample(function(*arguments)).tensors()
-
-
-def _require_same(again: Sequence[Tensor], first: Sequence[Tensor]) -> None:
-    """Raise NothingToCheckError if the same call gives other results the second time."""
-    if find_difference(again, first) is not None:
-        raise NothingToCheckError("the op gives other results from one call to the next")

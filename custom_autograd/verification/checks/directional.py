@@ -27,6 +27,7 @@ from custom_autograd.verification.harness.differentiable import (
     can_have_gradient,
     cotangents_like,
     function_of,
+    require_gradient,
     vector_jacobian,
     with_derivatives,
 )
@@ -96,8 +97,7 @@ class Complex(Check):
         function = with_derivatives(function_of(target, changed))
         inputs = tuple(x.detach() for x in function.inputs)
         outputs = function(*function.inputs)
-        if not any(output.requires_grad for output in outputs):
-            raise NothingToCheckError("no output carries a gradient")
+        require_gradient(outputs)
         cotangents = cotangents_like(outputs)
         try:
             grads = vector_jacobian(function, inputs, cotangents)

@@ -19,6 +19,7 @@ from custom_autograd.verification.harness.base import (
     failed,
     find_refusal,
     first_line,
+    refusal_or_raise,
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference
@@ -110,9 +111,7 @@ def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Fi
     try:
         yield from _check(function, has_subsets=has_subsets)
     except RuntimeError as error:
-        refusal = find_refusal(error)
-        if refusal is None:
-            raise
+        refusal = refusal_or_raise(error)
         yield skipped(f"no gradient through hidden outputs: {refusal}")
 
 

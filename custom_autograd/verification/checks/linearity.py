@@ -17,7 +17,7 @@ from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
     failed,
-    find_refusal,
+    refusal_or_raise,
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference, tolerance_of
@@ -25,6 +25,7 @@ from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     function_of,
     push_forward,
+    require_gradient,
     require_tangents,
     signed_like,
     vector_jacobian,
@@ -50,8 +51,7 @@ class Linearity(Check):
         """Check identities that every linear map satisfies; extreme cotangents only if the op computes in float64."""
         function = with_reference_gradients(function_of(target, sample))
         outputs = function(*function.inputs)
-        if not any(output.requires_grad for output in outputs):
-            raise NothingToCheckError("no output carries a gradient")
+        require_gradient(outputs)
         names = [f"gradient of '{name}'" for name in function.names]
 
         probe = _probe_of(outputs)
@@ -157,9 +157,7 @@ class Adjoint(Check):
                 state.restore()
                 pulled = vector_jacobian(part, part.inputs, u)
             except (RuntimeError, TypeError, NotImplementedError) as error:
-                refusal = find_refusal(error)
-                if refusal is None:
-                    raise
+                refusal = refusal_or_raise(error)
                 yield skipped(f"one of the two modes is missing, and the op raises: {refusal}")
                 return
             yield _compare(part, u, v, tangents, pulled, bound)

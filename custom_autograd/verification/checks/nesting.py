@@ -24,7 +24,7 @@ from custom_autograd.verification.harness.base import (
     first_line,
     skipped,
 )
-from custom_autograd.verification.harness.comparison import Difference, find_difference
+from custom_autograd.verification.harness.comparison import Difference, find_difference, require_same
 from custom_autograd.verification.harness.differentiable import (
     NO_TANGENT,
     TensorFunction,
@@ -33,6 +33,7 @@ from custom_autograd.verification.harness.differentiable import (
     function_of,
     gradients,
     reference_of,
+    require_gradient,
     surrogates_of,
 )
 from custom_autograd.verification.harness.sweeps import free_sizes, resized
@@ -67,8 +68,7 @@ class Nesting(Check):
             raise NothingToCheckError("its results are not float64, whatever its inputs are")
         point = Point.of(function)
         truth = _truth(point)
-        if find_difference([_truth(point)["g"]], [truth["g"]]) is not None:
-            raise NothingToCheckError("the op gives other results from one call to the next")
+        require_same([_truth(point)["g"]], [truth["g"]])
         for name, result, nest in NESTINGS:
             if result not in truth:
                 continue
@@ -218,8 +218,7 @@ def _truth_at(point: Point, at: Tensor) -> dict[str, Tensor]:
     """Return the g, J, H and H v of one point; without the last two if the op says that it has no second derivative."""
     x = at.detach().clone().requires_grad_()
     y = point.outputs(x)
-    if not y.requires_grad:
-        raise NothingToCheckError("no output carries a gradient")
+    require_gradient([y])
     found = {"J": _rows(y, x), "g": _gradient(point, x)}
     try:
         g = _gradient(point, x, is_graph=True)

@@ -14,7 +14,7 @@ from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
     failed,
-    find_refusal,
+    refusal_or_raise,
     skipped,
 )
 from custom_autograd.verification.harness.causes import find_cause, find_uniform_cause
@@ -24,8 +24,10 @@ from custom_autograd.verification.harness.differentiable import (
     cotangents_like,
     function_of,
     gradients,
+    require_gradient,
     require_tangents,
     signed_like,
+    tangent_of,
     vector_jacobian,
     with_derivatives,
 )
@@ -52,8 +54,7 @@ class SecondOrder(OfInputs):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per subset; a backward that says it cannot be differentiated is honest, and skipped."""
         function = with_derivatives(function_of(target, sample))
-        if not any(output.requires_grad for output in function(*function.inputs)):
-            raise NothingToCheckError("no output carries a gradient")
+        require_gradient(function(*function.inputs))
         if not all(bool(torch.isfinite(y).all()) for y in function(*function.inputs)):
             raise NothingToCheckError("a result is not finite here")
         precision = precision_of(function, function.inputs)
@@ -91,9 +92,7 @@ def _check(function: TensorFunction, precision: Precision) -> Finding:
             return skipped(f"there is no derivative here along {names}: the slopes on both sides differ")
         return _explained(function, cotangents, precision, str(error))
     except (RuntimeError, TypeError) as error:
-        refusal = find_refusal(error, is_optional=True)
-        if refusal is None:
-            raise
+        refusal = refusal_or_raise(error, is_optional=True)
         return skipped(f"the op has no second derivative and raises: {refusal}")
     return PASSED
 
@@ -109,10 +108,7 @@ def _refusal(outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Se
         if able:
             torch.autograd.backward(able, [torch.ones_like(grad) for grad in able])
     except (RuntimeError, TypeError) as error:
-        refusal = find_refusal(error, is_optional=True)
-        if refusal is None:
-            raise
-        return refusal
+        return refusal_or_raise(error, is_optional=True)
     return None
 
 
@@ -185,16 +181,13 @@ class ForwardOverReverse(Check):
         require_tangents(function)
         precision = precision_of(function, function.inputs)
         outputs = function(*function.inputs)
-        if not any(output.requires_grad for output in outputs):
-            raise NothingToCheckError("no output carries a gradient")
+        require_gradient(outputs)
         cotangents = cotangents_like(outputs)
         directions = signed_like(function.inputs)
         try:
             found = _tangents(function, cotangents, directions)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            refusal = find_refusal(error, is_optional=True)
-            if refusal is None:
-                raise
+            refusal = refusal_or_raise(error, is_optional=True)
             yield skipped(f"forward mode through the backward is refused: {refusal}")
             return
         if has_kink(function, precision):
@@ -216,12 +209,7 @@ def _tangents(
         duals = [forward_ad.make_dual(x.detach().requires_grad_(), v) for x, v in pairs]
         outputs = function(*duals)
         grads = gradients(outputs, duals, cotangents, create_graph=True)
-        return tuple(_tangent(grad) for grad in grads)
-
-
-def _tangent(grad: Tensor) -> Tensor:
-    value, tangent = forward_ad.unpack_dual(grad)
-    return torch.zeros_like(value).detach() if tangent is None else tangent.detach().clone()
+        return tuple(tangent_of(grad) for grad in grads)
 
 
 def _compare(name: str, found: Tensor, expected: Tensor, precision: Precision) -> Finding:

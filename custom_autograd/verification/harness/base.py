@@ -212,6 +212,14 @@ def find_refusal(error: BaseException, *, is_optional: bool = False) -> str | No
     return f"{type(error).__name__}: {lines[0]}" if lines else None
 
 
+def refusal_or_raise(error: Exception, *, is_optional: bool = False) -> str:
+    """Return why the op cannot do what was asked, as `find_refusal` does; raise the error if it is anything else."""
+    refusal = find_refusal(error, is_optional=is_optional)
+    if refusal is None:
+        raise error
+    return refusal
+
+
 def root_cause(error: BaseException) -> BaseException:
     """Return the error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
     while error.__cause__ is not None and not isinstance(error.__cause__, NoteError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from custom_autograd.verification.harness.base import Finding, failed
+from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.causes import find_cause, find_swap
 
 
@@ -83,6 +83,12 @@ def find_difference(
             swap = _swap(actual, expected, names, position) if len(actual) > 1 else ""
             return Difference(difference.message, swap) if swap else difference
     return None
+
+
+def require_same(again: Sequence[Tensor], first: Sequence[Tensor]) -> None:
+    """Raise NothingToCheckError if the same call gives other results the second time: nothing compares with them."""
+    if find_difference(again, first) is not None:
+        raise NothingToCheckError("the op gives other results from one call to the next")
 
 
 def widened(tensor: Tensor) -> Tensor:

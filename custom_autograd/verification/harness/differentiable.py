@@ -11,7 +11,7 @@ of a jvp           its tangents are compared with neither, and not with the back
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
-from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
+from custom_autograd.verification.harness.base import NothingToCheckError, first_line, refusal_or_raise
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
@@ -143,9 +143,7 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
         leaves = [x for x in copies.tensors() if x.requires_grad]
         gradients(outputs, leaves, [torch.ones_like(y) for y in outputs])
     except RuntimeError as error:
-        refusal = find_refusal(error)
-        if refusal is None:
-            raise
+        refusal = refusal_or_raise(error)
         return sample.map(Tensor.detach), f"gradients: {refusal}"
     return sample, None
 
@@ -211,7 +209,7 @@ def push_forward(
     with forward_ad.dual_level():
         pairs = zip(function.inputs if inputs is None else inputs, tangents, strict=True)
         outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
-        return tuple(_tangent(output) for output in outputs)
+        return tuple(tangent_of(output) for output in outputs)
 
 
 def _dual(value: Tensor, tangent: Tensor) -> Tensor:
@@ -219,7 +217,8 @@ def _dual(value: Tensor, tangent: Tensor) -> Tensor:
     return dual
 
 
-def _tangent(output: Tensor) -> Tensor:
+def tangent_of(output: Tensor) -> Tensor:
+    """Return a copy of the tangent of a dual tensor; zeros where it carries none."""
     primal, tangent = forward_ad.unpack_dual(output)
     return torch.zeros_like(primal) if tangent is None else tangent.detach().clone()
 
@@ -233,6 +232,12 @@ def cotangents_like(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return a cotangent of both signs for each output; zero for one that carries no gradient."""
     pairs = zip(signed_like(outputs), outputs, strict=True)
     return [u if output.requires_grad else u * 0 for u, output in pairs]
+
+
+def require_gradient(outputs: Iterable[Tensor]) -> None:
+    """Raise NothingToCheckError unless an output carries a gradient."""
+    if not any(output.requires_grad for output in outputs):
+        raise NothingToCheckError("no output carries a gradient")
 
 
 def can_have_gradient(tensor: Tensor) -> bool:
