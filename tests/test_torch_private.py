@@ -413,7 +413,7 @@ print("torch._dynamo.eval_frame" in sys.modules)
 def test_modules_that_checks_make_torch_load():
     verification.load_for({"derivatives", "compiler"})
 
-    loaded = {"torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._inductor.compile_fx"}
+    loaded = {"torch.fx.experimental.symbolic_shapes", "torch._dynamo"}
     assert loaded <= set(sys.modules)
 
 
@@ -1465,6 +1465,25 @@ def test_ranks_are_played_and_left():
     assert type(local) is not Tensor
     assert not torch.distributed.is_initialized()
     assert collectives.is_unplayable(AssertionError("LocalIntNode({0: 2, 1: 1})"))
+
+
+@pytest.mark.skipif(collectives.why_not() is not None, reason=f"{collectives.why_not()}")
+@pytest.mark.parametrize("size", [5, 2], ids=["uneven", "fewer elements than ranks"])
+def test_slices_of_played_ranks_are_joined_as_full_tensor_joins_them(size):
+    with collectives.played(3) as mesh:
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+        with collectives.one():
+            whole = torch.arange(2.0 * size).view(2, size)
+        placed = [distribute_tensor(whole, mesh, [placement]) for placement in (Replicate(), Shard(0), Shard(1))]
+        local = collectives.on_all_ranks(whole, 3)
+        placed += [DTensor.from_local(local, mesh, [Partial(how)], run_check=False) for how in ("sum", "max")]
+        found = [collectives.whole(tensor) for tensor in placed]
+        full = [collectives.whole(tensor.full_tensor()) for tensor in placed]
+
+    assert [type(tensor) for tensor in found] == [Tensor] * 5
+    assert all(torch.equal(one, other) for one, other in zip(found, full, strict=True))
+    assert torch.equal(found[3], 3 * whole)
 
 
 def test_numbers_that_depend_on_data_are_pending_until_an_output_has_them():

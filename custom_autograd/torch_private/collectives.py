@@ -3,8 +3,9 @@
 - `torch.distributed._functional_collectives.all_gather_single_autograd`, which was `all_gather_tensor_autograd` before
   torch 2.13: those of `torch.distributed.nn` cannot be traced, and those of `torch.distributed` have no gradient.
 
-- `torch.distributed._local_tensor.LocalTensorMode`, `LocalTensor` and `local_tensor_mode`: DTensors of several ranks in
-  one process; each operation runs once for each rank. `maybe_disable_local_tensor_mode` leaves the mode.
+- `torch.distributed._local_tensor.LocalTensorMode`, `LocalTensor` with `_local_tensors`, and `local_tensor_mode`:
+  DTensors of several ranks in one process; each operation runs once for each rank. `maybe_disable_local_tensor_mode`
+  leaves the mode.
 - `torch.testing._internal.distributed.fake_pg.FakeStore`: a process group whose collectives do nothing; the mode
   replaces them by what they mean.
 """
@@ -80,9 +81,34 @@ def on_all_ranks(local: Tensor, count: int) -> Tensor:
 
 def whole(tensor: Any) -> Tensor:
     """Return a DTensor (Any) as one tensor, which is that of the first rank where ranks are played."""
-    found: Any = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    local = getattr(found, "_local_tensors", None)
-    made: Tensor = (found if local is None else local[0]).detach()
+    if not hasattr(tensor, "full_tensor"):
+        return _of_first_rank(tensor)
+    joined = _joined(tensor)
+    if joined is None or joined.shape != tensor.shape:
+        return _of_first_rank(tensor.full_tensor())
+    return joined
+
+
+def _joined(tensor: Any) -> Tensor | None:
+    """Return the slices of played ranks in one tensor, as `full_tensor` does in more calls; None if they are not."""
+    from torch.distributed.tensor import Shard
+
+    with torch.no_grad():
+        local = getattr(tensor.to_local(), "_local_tensors", None)
+    if local is None or len(tensor.placements) != 1:
+        return None
+    (placement,), slices = tensor.placements, [local[rank].detach() for rank in sorted(local)]
+    with one():
+        if type(placement) is Shard:  # another class of shards interleaves them
+            return torch.cat(slices, placement.dim)
+        if placement.is_partial("sum"):
+            return torch.stack(slices).sum(0)
+        return slices[0] if placement.is_replicate() else None
+
+
+def _of_first_rank(tensor: Any) -> Tensor:
+    local = getattr(tensor, "_local_tensors", None)
+    made: Tensor = (tensor if local is None else local[0]).detach()
     return made
 
 

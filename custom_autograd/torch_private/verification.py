@@ -265,7 +265,6 @@ class Wrapped(Tensor):
 
 SYMBOLS = frozenset({"derivatives", "layout", "determinism"})
 DYNAMO = frozenset({"compiler", "metadata", "saving", "system", "transforms", "bounds", "uninitialised"})
-INDUCTOR = frozenset({"compiler"})
 
 
 def load_for(words: Collection[str]) -> None:
@@ -274,8 +273,6 @@ def load_for(words: Collection[str]) -> None:
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
     if not DYNAMO.isdisjoint(words):
         importlib.import_module("torch._dynamo")
-    if not INDUCTOR.isdisjoint(words):
-        importlib.import_module("torch._inductor.compile_fx")
 
 
 class GraphCounter:
