@@ -96,6 +96,14 @@ def settings():
         torch.set_float32_matmul_precision(precision)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What runs at night only is slow, too: no command that leaves out slow tests names both marks."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish():
     """Leave what is imported by now out of every later garbage collection: there are a million objects."""
     gc.collect()

@@ -17,6 +17,5 @@ def slow_but_every(
 
 
 def nightly_but(kept: Callable[[Any], bool], cases: Iterable[Any]) -> Sequence[Any]:
-    """Return cases with all marked slow, and those not to keep in every `.ci/run` as nightly, too."""
-    marks = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.nightly]
-    return [pytest.param(case, marks=marks[not kept(case)]) for case in cases]
+    """Return cases with those to keep in every `.ci/run` marked slow, and all others nightly."""
+    return [pytest.param(case, marks=pytest.mark.slow if kept(case) else pytest.mark.nightly) for case in cases]

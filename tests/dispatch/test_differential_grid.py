@@ -111,9 +111,7 @@ def is_quick(mode: str, op: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "is_slow", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.nightly])], ids=["quick", "rest"]
-)
+@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["quick", "rest"])
 @pytest.mark.parametrize("op", OPS)
 def test_every_mode_is_the_same_called_natively_and_through_the_dispatcher(op, is_slow):
     differences = []

@@ -34,7 +34,7 @@ FALSE_ALARMS = {
 
 
 def case_of(path):
-    marks = [pytest.mark.slow, pytest.mark.nightly]
+    marks = [pytest.mark.nightly]
     if path.with_suffix(".cpp").exists():
         marks.append(pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler"))
     known = MISSED | FALSE_ALARMS
