@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
 from custom_autograd.core.errors import DeclarationError, KernelUnavailable
+from custom_autograd.kernels import portable
 from custom_autograd.kernels.compilers import PLATFORM
 from custom_autograd.packaging.project import build_project, read_project
 
@@ -73,6 +75,12 @@ def copy(project, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(project, tmp_path / "myops")
     return tmp_path / "myops"
+
+
+@pytest.fixture
+def one_level(monkeypatch):
+    """Build for the least processors only: each level takes as long."""
+    monkeypatch.setitem(portable.LEVELS, platform.machine(), (portable.levels()[-1],))
 
 
 def run(*command: str, **environment: str) -> str:
@@ -191,7 +199,7 @@ def test_two_versions_for_the_kernel_hub_work_in_one_process(copy, tmp_path):
         assert not abi.ObjectFile(library).check_manylinux("manylinux_2_28")
 
 
-def test_a_fixed_namespace_is_refused_for_the_hub(copy, capsys):
+def test_a_fixed_namespace_is_refused_for_the_hub(copy, one_level, capsys):
     """Two versions of it could not be loaded in one process."""
     path = copy / "src" / "myops" / "soft_clip.py"
     path.write_text(path.read_text().replace('f"{NAMESPACE}::soft_clip"', '"fixed::soft_clip"'))
@@ -296,7 +304,7 @@ weighted_square.cu: no CUDA compiler for the kernel
     )
 
 
-def test_build_names_what_it_wrote(copy, capsys):
+def test_build_names_what_it_wrote(copy, one_level, capsys):
     assert 0 == main(["build", str(copy)])
 
     found = capsys.readouterr().out.replace(str(copy), "PROJECT").replace(PLATFORM, "PLATFORM").splitlines()
