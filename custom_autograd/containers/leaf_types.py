@@ -10,7 +10,6 @@ import dataclasses
 import enum
 import functools
 import inspect
-import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.containers.named_fields import RecordType, advise_plain, describe, find_record, is_plain, is_union
-from custom_autograd.containers.treespecs import MisfitError, name_of
+from custom_autograd.containers.treespecs import MisfitError, constant_of, is_constant, name_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.annotations import is_class, resolve
 from custom_autograd.schema.types import classes_held_as
@@ -95,14 +94,16 @@ class Constant:
             return ("c", str(value.real), str(value.imag))
         if isinstance(value, TORCH_CONSTANTS):
             return ("t", f"{'device' if isinstance(value, torch.device) else 'constant'} {value}")
-        return ("=", value)
+        return ("=", constant_of(value))
 
     def accepts(self, value: Any) -> bool:
         """Implement `Kind`."""
         if self.values:
+            value = constant_of(value)
             return any(type(value) is type(one) and value == one for one in self.values)
         is_single = isinstance(value, (enum.Enum, *TORCH_CONSTANTS))
-        return type(value) in self.types or (is_single and isinstance(value, self.types))
+        cls = bool if type(value) is torch.SymBool else type(value)
+        return cls in self.types or (is_single and isinstance(value, self.types))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class Table:
         for key, item in value.items():
             if not (type(key) in (str, int, bool) and self.key.accepts(key)):
                 refuse(f"{path}, key {key!r}", self.key.label, key)
-            found.append((key, self.kind.encode(item, parts, f"{path}[{key!r}]")))
+            found.append((constant_of(key), self.kind.encode(item, parts, f"{path}[{key!r}]")))
         return ("d", *found)
 
     def accepts(self, value: Any) -> bool:
@@ -241,7 +242,8 @@ class Registered:
         if not self.accepts(value):
             refuse(path, f"a {cls.__name__}", value)
         found, context = self.node.dump(value)
-        if not _is_writable(context):
+        context = constant_of(context)
+        if not is_constant(context):
             refuse(f"the context of {path}", "bools, numbers, strings and containers of those", context)
         children = [ANYTHING.encode(item, parts, f"{path}.{index}") for index, item in enumerate(found)]
         return ("p", name_of(cls), context, *children)
@@ -249,16 +251,6 @@ class Registered:
     def accepts(self, value: Any) -> bool:
         """Implement `Kind`."""
         return type(value) is self.node.cls
-
-
-def _is_writable(context: Any) -> bool:
-    if isinstance(context, (list, tuple)):
-        return type(context) in (list, tuple) and all(_is_writable(item) for item in context)
-    if isinstance(context, dict):
-        return all(_is_writable(item) for row in context.items() for item in row)
-    if isinstance(context, float):
-        return math.isfinite(context)
-    return type(context) in (bool, int, str, type(None))
 
 
 class Anything:
@@ -276,8 +268,8 @@ class Anything:
         return self._find(value) is not None
 
     def _find(self, value: Any) -> Kind | None:
-        if type(value) in LITERALS or isinstance(value, (enum.Enum, *TORCH_CONSTANTS)):
-            return Constant((type(value),))
+        if type(value) in LITERALS or isinstance(value, (enum.Enum, torch.SymBool, *TORCH_CONSTANTS)):
+            return Constant((bool if isinstance(value, torch.SymBool) else type(value),))
         for single in SINGLES:
             if single.accepts(value):
                 return single

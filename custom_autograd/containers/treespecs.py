@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ast
 import enum
+import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -101,6 +103,31 @@ def _class_of(name: str) -> type:
         CLASSES[name] = found
     cls: type = found
     return cls
+
+
+def constant_of(value: Any) -> Any:  # Any: a value that is part of a structure, such as a context
+    """Return a value without symbols, for the text of a structure: a graph is guarded on the sizes in it."""
+    cls = type(value)
+    if cls in (bool, torch.SymBool):
+        return True if value else False  # noqa: SIM210  # `bool(value)` is a symbol in Dynamo
+    if cls in (int, torch.SymInt):
+        return operator.index(value)
+    if cls in (float, torch.SymFloat):
+        return float.fromhex(value.hex()) if torch.compiler.is_dynamo_compiling() else float(value)
+    if cls in (list, tuple):
+        return cls([constant_of(item) for item in value])
+    return {key: constant_of(item) for key, item in value.items()} if cls is dict else value
+
+
+def is_constant(value: Any) -> bool:  # Any: as above
+    """Return True if the text of a structure can hold a value: bools, numbers, strings and containers of those."""
+    if isinstance(value, (list, tuple)):
+        return type(value) in (list, tuple) and all(is_constant(item) for item in value)
+    if isinstance(value, dict):
+        return all(is_constant(item) for row in value.items() for item in row)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return type(value) in (bool, int, str, type(None))
 
 
 @constant_in_graphs
