@@ -12,10 +12,11 @@ import torch
 from tables import each
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.source import ConstantSource
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function, forward_ad
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_unbacked_symbols
 from torch.testing._internal.two_tensor import TwoTensor
 
 from custom_autograd import custom_op
@@ -1498,6 +1499,20 @@ def test_numbers_that_depend_on_data_are_pending_until_an_output_has_them():
     assert symbols.symbols_in((found, x)) < pending
     assert (1, 2) == (len(symbols.symbols_in(found)), len(pending))
     assert frozenset() == fakes.pending_symbols([torch.ones(3)])
+
+
+def test_a_number_that_dynamo_knows_is_one_that_depends_on_data():
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        known, unknown = mode.from_tensor(torch.tensor(2)), mode.from_tensor(torch.tensor(3))
+        size = unknown.item()
+        known.item_memo = number = known.fake_mode.shape_env.create_unspecified_symint_and_symbol(
+            2, ConstantSource("n"), DimDynamic.DYNAMIC
+        )
+
+        with fakes.without_known_numbers([torch.ones(2), known, unknown]):
+            assert 1 == len(free_unbacked_symbols(known.item()))
+            assert str(size) == str(unknown.item())
+        assert str(number) == str(known.item())
 
 
 def test_errors_about_data_are_known():

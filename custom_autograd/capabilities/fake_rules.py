@@ -97,12 +97,14 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
     tensors = tensors_in(list(arguments.values()))
     before = fakes.pending_symbols(tensors)
     try:
-        result = rule.function(*positional, **keywords)
+        with fakes.without_known_numbers(tensors):
+            result = rule.function(*positional, **keywords)
     except Exception as error:
         from custom_autograd.torch_private.symbols import needs_data  # loads sympy
 
         note_rule(error, record.name, rule)
-        if needs_data(error):
+        has_read = _is_derived(record) and bool(fakes.pending_symbols(tensors) - before)  # a symbol is not an index
+        if has_read or needs_data(error):
             raise _reads_data(record, rule, first_line(error)) from error
         raise
     pending = fakes.pending_symbols(tensors) - before
@@ -114,13 +116,16 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
     return result
 
 
+def _is_derived(record: OpRecord) -> bool:
+    return record.registrations.get(FakeRule) is None
+
+
 def _reads_data(record: OpRecord, rule: FakeRule, found: str) -> FakeUnavailable:
     from custom_autograd.values.data_reads import FakeReadsValueError  # loads sympy
 
-    is_derived = record.registrations.get(FakeRule) is None
     return record.declaration.origin(rule.where).error(
         FakeReadsValueError,
-        f"the fake{' derived from the reference' * is_derived} reads a value, and fake tensors have none",
+        f"the fake{' derived from the reference' * _is_derived(record)} reads a value, and fake tensors have none",
         expected="outputs whose metadata follows from that of the inputs",
         found=found,
         do="register_fake a function of shapes and dtypes; torch.library.get_ctx() has new_dynamic_size()",

@@ -3,6 +3,7 @@
 - `_library.fake_impl.set_ctx_getter`: what `get_ctx` returns in a context.
 - `FakeTensor.fake_mode`, `ShapeEnv.pending_fresh_unbacked_symbols`, `ShapeEnv.ignorable_fresh_unbacked_symbols`: the
   symbols that stand for data until outputs have them; torch.compile and torch.export refuse those that none has.
+- `FakeTensor.item_memo`: what `item()` returns; of a number of the caller, Dynamo sets it, but AOTAutograd loses it.
 - `FakeTensorMode`, `_python_dispatch._disable_current_modes`, `_C._DisableFuncTorch`: run code on metadata in the midst
   of a call, whatever surrounds it.
 """
@@ -55,6 +56,28 @@ def pending_symbols(tensors: Sequence[Tensor]) -> frozenset[Any]:  # Any: a symp
         return frozenset()
     ignorable = environment.ignorable_fresh_unbacked_symbols
     return frozenset(environment.pending_fresh_unbacked_symbols).difference(ignorable)
+
+
+@contextlib.contextmanager
+def without_known_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Make `item()` of fake tensors within a number that depends on data, also where Dynamo knows what it is."""
+    numbers = [(tensor, getattr(tensor, "item_memo", None)) for tensor in tensors]
+    known = [(fake, number) for fake, number in numbers if _is_known(number)]
+    try:
+        for fake, _ in known:
+            fake.item_memo = None  # type: ignore[attr-defined]  # of a FakeTensor
+        yield
+    finally:
+        for fake, number in known:
+            fake.item_memo = number  # type: ignore[attr-defined]  # as above
+
+
+def _is_known(number: Any) -> bool:  # Any: a symbol, or None
+    if number is None:
+        return False
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # loads sympy, which has made the symbol
+
+    return not free_unbacked_symbols(number)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,11 @@ def through_numpy(x: Tensor) -> Tensor:
     return torch.from_numpy(x.detach().numpy() * 2)
 
 
+@custom_op("value_reads::indexed", reference=True)
+def indexed(x: Tensor) -> Tensor:
+    return sum(x[int(i)] for i in x.long().clamp(max=2).tolist()) + x.new_zeros(3)
+
+
 @custom_op("value_reads::registered")
 def registered(x: Tensor) -> Tensor:
     return x * 2
@@ -47,7 +52,7 @@ def positive(x: Tensor) -> Tensor:
     return x[x > 0]
 
 
-OPS = {op.overload.name(): op for op in (scaled, branch, listed, through_numpy, registered)}
+OPS = {op.overload.name(): op for op in (scaled, branch, listed, through_numpy, indexed, registered)}
 X = torch.tensor([1.0, 4.0, 2.0])
 
 
@@ -110,6 +115,52 @@ def test_a_size_that_depends_on_data_is_none_of_these():
     torch.compiler.reset()
 
     assert torch.equal(X, torch.compile(lambda x: positive(x), backend="aot_eager", fullgraph=True)(X))
+
+
+@custom_op("value_reads::number_branch", reference=True)
+def number_branch(x: Tensor, n: Tensor) -> Tensor:
+    return x * 2 if n.item() > 2 else x * 3
+
+
+@custom_op("value_reads::number_index", reference=True)
+def number_index(x: Tensor, n: Tensor) -> Tensor:
+    return x * [1, 2, 3, 4][int(n)]
+
+
+@custom_op("value_reads::number_size", reference=True)
+def number_size(x: Tensor, n: Tensor) -> Tensor:
+    return x[: int(n)].clone()
+
+
+@pytest.mark.parametrize("op", [number_branch, number_index, number_size], ids=lambda op: op.name)
+def test_a_graph_is_broken_at_an_op_that_reads_a_number_of_the_caller(op):
+    """Dynamo knows it and what AOTAutograd traces does not, so that the graph would be refused when it is made."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, n: op(x, n) + 1, backend="aot_eager")
+
+    for n in (2, 3, 1):
+        assert torch.equal(op(X, torch.tensor(n)) + 1, compiled(X, torch.tensor(n)))
+
+
+@custom_op("value_reads::ones")
+def ones(x: Tensor, n: Tensor) -> Tensor:
+    return x.new_ones(n.item())
+
+
+ones.register_fake(lambda x, n: x.new_empty(n.item()))
+
+
+def test_a_size_that_the_graph_has_read_is_the_same_symbol():
+    torch.compiler.reset()
+
+    def call(x, n):
+        size = n.item()
+        torch._check(size >= 0)
+        return ones(x, n) + x.new_ones(size)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+        assert torch.equal(torch.full((2,), 2.0), compiled(X, torch.tensor([2])))
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
