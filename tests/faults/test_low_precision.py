@@ -1,9 +1,11 @@
 """The check `low_precision` fails sums that half precision cannot hold, and measures the errors of the rest."""
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
 
 result_of = verdict("low_precision", lambda make: [Sample(make(4, 8), make(8))])
@@ -60,3 +62,23 @@ def test_sum_in_bfloat16_fails_where_it_is_long():
 
 def test_refused_dtype_stays_visible():
     assert "not checked: float16: the op refuses it (TypeError: 'x' is float16)" in result_of(RefusesHalf).message
+
+
+@custom_op("low_precision::rotated", reference=True)
+def rotated(x: Tensor, angle: Tensor) -> Tensor:
+    """Take an odd last dimension, too, as its halves broadcast; the gradient then has the wrong shape in any dtype."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], -1)
+
+
+@rotated.register_backward
+def _(grad, x, angle):
+    first, second = rotated(grad, -angle).chunk(2, -1)
+    turned = grad * torch.cat([-rotated(x, angle).chunk(2, -1)[1], rotated(x, angle).chunk(2, -1)[0]], -1)
+    return {"x": torch.cat([first, second], -1), "angle": sum(turned.chunk(2, -1)).sum_to_size(angle.shape)}
+
+
+def test_a_size_that_is_wrong_in_every_dtype_is_no_matter_of_precision():
+    report = rotated.check([Sample(torch.randn(2, 3, 4), torch.randn(3, 2))], checks=["low_precision"])
+
+    assert {"passed", "skipped"} >= {result.status for result in report.results}
