@@ -335,7 +335,9 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     @property
     def python_function(self) -> Callable[..., Any]:  # Any: as above
         """Return the function that was decorated, as its author wrote it."""
-        return self._record.declaration.function
+        declaration = self._record.declaration
+        function = declaration.function
+        return function if declaration.tree is None else function.__wrapped__  # type: ignore[attr-defined]  # of wraps
 
     def decompositions(self) -> dict[OpOverload, Callable[..., Any]]:  # Any: as above
         """Return the op's overload with its reference, for `ExportedProgram.run_decompositions`.

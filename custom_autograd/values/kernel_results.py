@@ -16,7 +16,7 @@ from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import advise_tensor, quote
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.schema.named_tuples import results_in_order
-from custom_autograd.schema.schema import Output
+from custom_autograd.schema.schema import LIST_TYPES, Output
 from custom_autograd.schema.types import find_row
 from custom_autograd.torch_private.functions import are_views_noted, is_view
 from custom_autograd.torch_private.storages import storages_of
@@ -184,6 +184,8 @@ def _is_input(output: Output, value: Any, arguments: Mapping[str, Any]) -> bool:
 def _advise(output: Output, label: str) -> str:
     if not label.startswith("input"):
         return "return a copy of one of them"
+    if output.type in LIST_TYPES:
+        return "return copies (.clone()); views can be outputs one by one, as in '-> (Tensor(a), Tensor(a))'"
     name = label.removeprefix("input ")
     if output.may_be is not None and repr(output.may_be) == name:
         return f"return {name} itself, which aliases= allows, or a copy (.clone()); a part of it is neither"

@@ -262,4 +262,8 @@ def test_the_python_function_is_the_one_that_was_decorated():
     def plain(x: Tensor) -> Tensor:
         return x + 1
 
+    def with_container(x: dict[str, Tensor]) -> Tensor:
+        return x["a"] + 1
+
     assert plain is custom_op("deployed::plain", plain).python_function
+    assert with_container is custom_op("deployed::with_container", with_container).python_function

@@ -360,3 +360,13 @@ aliases::e: aliases= takes a name of an input for a name of an output
   expected   {'output': 'x'}
   found      ['x']""",
     )
+
+
+def test_message_for_a_list_of_views():
+    """`-> Tensor(a)[]` declares nothing for the tensors in the list, so the advice is not to declare more."""
+    op = custom_op("results::unbound", lambda x: list(x.unbind(0)), schema="(Tensor(a) x) -> Tensor(a)[]")
+
+    with pytest.raises(KernelError, match="shares memory with input 'x'") as caught:
+        op(torch.ones(2, 3))
+
+    assert "return copies (.clone()); views can be outputs one by one" in caught.value.do
