@@ -130,3 +130,34 @@ def test_an_op_among_several_that_is_kept_nowhere_is_named_by_the_file(folder):
     (folder / "loading_lost.py").write_text(f"{both}\ndel six\n")
 
     assert {"loading_lost.py:seven", "loading_lost.py"} == {row.alone for row in load("loading_lost.py")}
+
+
+def write_package(folder, name, init, imports):
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(init)
+    (folder / name / "helper.py").write_text("FACTOR = 2")
+    (folder / name / "ops.py").write_text(imports + OP.format(name=f"loading::{name}", function="op"))
+
+
+IMPORTS = {"relative": "from .helper import FACTOR", "absolute": "from loading_absolute.helper import FACTOR"}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_a_file_of_a_package_is_imported_as_its_module(folder, kind):
+    name = f"loading_{kind}"
+    write_package(folder, name, f"from {name}.ops import op", IMPORTS[kind])
+
+    assert [f"loading::{name}"] == names(f"{name}/ops.py") == names(f"{name}/__init__.py") == names(name)
+    assert f"{name}.ops" == load(f"{name}/ops.py:op")[0].value.__module__
+
+
+def test_a_file_of_a_package_that_imports_no_ops_is_imported_as_its_module(folder):
+    write_package(folder, "loading_apart", "", "from .helper import FACTOR")
+
+    assert ["loading::loading_apart"] == names("loading_apart/ops.py")
+
+
+def test_a_file_of_a_package_that_cannot_be_imported_is_imported_alone(folder):
+    write_package(folder, "loading_broken", "raise ValueError", "")
+
+    assert ["loading::loading_broken"] == names("loading_broken/ops.py")

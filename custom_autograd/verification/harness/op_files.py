@@ -1,5 +1,6 @@
 """The words of a command line: a TARGET (a module, a file, a folder, or an attribute of one) and a device."""
 
+import contextlib
 import importlib
 import importlib.util
 import re
@@ -129,11 +130,12 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise CheckError(f"{path}: there is no such file")
     path = path.resolve()
+    package = _import_package_of(path)
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file is not None and Path(file) == path:
+        if _file_of(module) == path:
             return module
-    name = path.stem if path.stem not in sys.modules else f"{path.parent.name}_{path.stem}"
+    alone = path.stem if path.stem not in sys.modules else f"{path.parent.name}_{path.stem}"
+    name = f"{package}.{path.stem}" if package else alone
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise CheckError(f"{path.name}: this is not a Python file")
@@ -146,6 +148,28 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise CheckError(_raised(str(path.name), error)) from error
     return module
+
+
+def _import_package_of(path: Path) -> str | None:
+    """Import the package that a file is in, and return its name; None if there is none that can be imported."""
+    names: list[str] = []
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    if not names:
+        return None
+    _on_path(root)
+    name = ".".join(names)
+    with contextlib.suppress(Exception, SystemExit):  # the file may do without
+        file = _file_of(importlib.import_module(name))
+        return name if file is not None and file.resolve() == path.parent / "__init__.py" else None
+    return None
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return None if file is None else Path(file)
 
 
 def _import_module(name: str) -> ModuleType:
