@@ -160,6 +160,12 @@ def _recorded(function: Function, parameters: Parameters, arguments: list[Any], 
             expected="a forward that returns new tensors",
             do="declare an op with mutates_args= and a backward of its own, or copy the argument before the call",
         )
+    if any(isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in call.leaves):
+        raise refuse(
+            "forward records a graph, and keeps it on ctx for the backward",
+            expected="a forward that keeps tensors without a graph, because an op saves their values alone",
+            do="save the inputs, and compute under torch.enable_grad() in the backward",
+        )
     wrong = [value for value in call.outputs if not isinstance(value, (Tensor, int, float, bool, type(None)))]
     if wrong:
         problem, do = "forward returns what an op cannot return", "return it from a function around the op"

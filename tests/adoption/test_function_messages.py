@@ -55,6 +55,14 @@ def reads_its_kind(ctx, x):
     return x * 1
 
 
+@function_of
+def keeps_a_graph(ctx, x):
+    with torch.enable_grad():
+        ctx.x = x.detach().requires_grad_()
+        ctx.y = ctx.x.sin()
+    return ctx.y.detach()
+
+
 def refused(function, *calls, name="refused::op"):
     text = message(lambda: from_function(function, name, samples=list(calls)))
     return re.sub(r"functions\.py:\d+", "FILE.py:LINE", text)
@@ -68,6 +76,18 @@ DeclarationError: refused::op: forward writes to 'x'
   expected   a forward that returns new tensors
   declared   FILE.py:LINE
   do         declare an op with mutates_args= and a backward of its own, or copy the argument before the call""",
+    )
+
+
+def test_forward_keeps_a_graph():
+    """Its backward would fail: an op saves the values of tensors, and not the graph that `ctx.y` is in."""
+    assert_expected_inline(
+        refused(keeps_a_graph, (tensor(3),)),
+        """\
+DeclarationError: refused::op: forward records a graph, and keeps it on ctx for the backward
+  expected   a forward that keeps tensors without a graph, because an op saves their values alone
+  declared   FILE.py:LINE
+  do         save the inputs, and compute under torch.enable_grad() in the backward""",
     )
 
 
