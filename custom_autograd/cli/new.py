@@ -40,6 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     if file.suffix != ".py" or not is_name(file.stem):
         raise CheckError(f"{file}: a test cannot import a file of that name; it is to be <name>.py")
     module, tests = module_of(file), folder_of_tests(file)
+    if is_taken(module):
+        problem = f"{file}: another module has that name, and this one would be imported in its place"
+        raise CheckError(f"{problem}; choose another with --output FILE")
     texts = files_for(str(name), name.name, module, arguments.kernel)
     test = f"test_{file.stem}.py"
     files = {(tests if own == test else file.parent) / own: text for own, text in texts.items()}
@@ -54,7 +57,7 @@ def write_package(name: str) -> int:
     """Write a package with C++, CUDA and Triton kernels, tests, CI and a README; return 0."""
     if not is_name(name):
         raise CheckError(f"{name}: a package of that name cannot be imported; name it as a Python variable")
-    if name in sys.stdlib_module_names or name in (*DEPENDENCIES, "tests"):
+    if is_taken(name) or name == "tests":
         raise CheckError(f"{name}: another package has that name, and would be imported in its place; choose another")
     root, package = Path(name), Path(name, "src", name)
     op = files_for(f"{name}::weighted_square", "weighted_square", f"{name}.weighted_square", "package")
@@ -66,6 +69,11 @@ def write_package(name: str) -> int:
     write(files)
     print(f"now: cd {name}, pip install -e '.[test]', and pytest")
     return 0
+
+
+def is_taken(module: str) -> bool:
+    """Return True if Python, or what the written files import, has a module of that name."""
+    return module in sys.stdlib_module_names or module in DEPENDENCIES
 
 
 def write(files: Mapping[Path, str]) -> None:

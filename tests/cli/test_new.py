@@ -129,3 +129,14 @@ def test_name_that_cannot_be_that_of_an_op_is_refused(imports_of, capsys, name, 
 def test_file_that_cannot_be_imported_is_refused(imports_of, capsys):
     assert 2 == main(["new", "swish", "--output", "my-op.py"])
     assert "my-op.py: a test cannot import a file of that name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["select", "torch"])
+def test_file_that_would_be_imported_in_place_of_another_module_is_refused(imports_of, capsys, name):
+    """`python -m pytest` puts the folder first on the path, so that the standard library would import select.py."""
+    assert 2 == main(["new", f"mylib::{name}"])
+    assert f"{name}.py: another module has that name, and this one would be imported" in capsys.readouterr().err
+    assert [] == list(imports_of.iterdir())
+
+    assert 0 == main(["new", f"mylib::{name}", "--output", f"{name}_op.py"])
+    assert f"mylib::{name}" in (imports_of / f"{name}_op.py").read_text()
