@@ -11,7 +11,7 @@ def verdict(name: str, samples: Any) -> Callable[..., Result]:
     """Return a function that runs one check on an op, with these samples, and returns its one result."""
 
     def result_of(op: Any, **options: Any) -> Result:
-        (result,) = check(op, samples, checks=[name], **options).results
+        (result,) = check(op, samples, checks=[name], **{"isolated": False} | options).results
         return result
 
     return result_of
