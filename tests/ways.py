@@ -1,7 +1,7 @@
 """Every way to run a function of tensors: what an op gives in each is compared with the same in plain PyTorch."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,6 +51,12 @@ def pulled_back(function: Callable[..., Any], *inputs: Tensor) -> Any:
     return outputs, pull(_pytree.tree_map(torch.cos, outputs))
 
 
+def all_of(functions: Iterable[Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """Return a function with the results of all: one graph of them is made far sooner than one graph of each."""
+    found = list(functions)
+    return lambda *inputs: [function(*inputs) for function in found]
+
+
 def compiled(function: Callable[..., Any], *inputs: Tensor) -> Any:
     return gradients(torch.compile(lambda *xs: function(*xs), backend="aot_eager", fullgraph=True), *inputs)
 
@@ -74,12 +80,17 @@ DERIVATIVES: dict[str, Callable[..., Any]] = {
     "vmap over the last dimension": lambda f, *x: torch.vmap(f, -1, -1)(*batches(x, -1)),
     "vmap of func.grad": lambda f, *x: torch.vmap(torch.func.grad(loss(f), places(x)))(*batches(x)),
 }
-WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+EAGER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     **{name: (way, way) for name, way in DERIVATIVES.items()},
     "functionalize": (lambda f, *x: torch.func.functionalize(f)(*x), lambda f, *x: f(*x)),
+}
+GRAPHS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "compiled": (compiled, gradients),
     "exported": (exported, lambda f, *x: (f(*x), f(*x))),
 }
+WAYS = EAGER | GRAPHS
 """By name: how the op is run, and how to run the same in plain PyTorch to have the same results."""
 
 every_way = each(("way", "plainly"), WAYS.values(), ids=WAYS)
+every_eager_way = each(("way", "plainly"), EAGER.values(), ids=EAGER)
+every_graph = each(("way", "plainly"), GRAPHS.values(), ids=GRAPHS)

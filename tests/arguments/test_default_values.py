@@ -13,7 +13,7 @@ from messages.shown import message
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
-from ways import every_way
+from ways import all_of, every_eager_way, every_graph
 
 from custom_autograd import CustomOp, Sample, custom_op
 
@@ -118,9 +118,14 @@ def test_gradcheck(name):
 
 
 @ROWS
-@every_way
+@every_eager_way
 def test_values_and_derivatives_in_every_way(name, way, plainly):
     assert_close(way(OPS[name], X), plainly(lambda x: x * factor(name) * 2, X))
+
+
+@every_graph
+def test_values_and_gradients_in_graphs(way, plainly):
+    assert_close(way(all_of(OPS.values()), X), plainly(lambda x: [x * factor(name) * 2 for name in OPS], X))
 
 
 def is_filled(name):

@@ -14,7 +14,7 @@ from messages.shown import message, on_lines, together
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
-from ways import Calls, every_way
+from ways import Calls, all_of, every_eager_way, every_graph
 
 from custom_autograd import KernelError, custom_op
 from custom_autograd.schema.types import find_argument_type
@@ -46,11 +46,18 @@ def test_spelling(name):
 
 
 @ROWS
-@every_way
+@every_eager_way
 def test_values_and_derivatives_in_every_way(name, way, plainly):
     op, factor = call_of(name)
 
     assert_close(way(op, X), plainly(lambda x: x * factor, X))
+
+
+@every_graph
+def test_values_and_gradients_in_graphs(way, plainly):
+    ops, factors = zip(*map(call_of, LEAVES), strict=True)
+
+    assert_close(way(all_of(ops), X), plainly(lambda x: [x * factor for factor in factors], X))
 
 
 @ROWS
@@ -74,24 +81,26 @@ def test_gradcheck(name):
     assert torch.autograd.gradcheck(op, X.clone().requires_grad_(), check_forward_ad=True)
 
 
-@ROWS
-def test_compile(name, fresh_compiler):
-    x = X.clone().requires_grad_()
-    compiled = torch.compile(OPS[name], fullgraph=True, backend="aot_eager", dynamic=False)
-    actual = compiled(x, LEAVES[name].value)
+def test_values_that_a_compiled_function_is_given(fresh_compiler):
+    def call(x, values):
+        return [OPS[name](x, value) for name, value in values.items()]
 
-    assert_close(actual, x * weight(LEAVES[name].seen))
-    assert_close(torch.autograd.grad(actual.sum(), x), (torch.full_like(X, weight(LEAVES[name].seen)),))
+    x, factors = X.clone().requires_grad_(), [weight(row.seen) for row in LEAVES.values()]
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=False)
+    actual = compiled(x, {name: row.value for name, row in LEAVES.items()})
+
+    assert_close(actual, [x * factor for factor in factors])
+    for result, factor in zip(actual, factors, strict=True):
+        assert_close(torch.autograd.grad(result.sum(), x, retain_graph=True), (torch.full_like(X, factor),))
 
 
-@each("name", [name for name, row in LEAVES.items() if row.is_saved])
-def test_export_to_a_file(name):
-    op, factor = call_of(name)
+def test_export_to_a_file():
+    ops, factors = zip(*(call_of(name) for name, row in LEAVES.items() if row.is_saved), strict=True)
     file = io.BytesIO()
-    torch.export.save(torch.export.export(Calls(op), (X,)), file)
+    torch.export.save(torch.export.export(Calls(all_of(ops)), (X,)), file)
     file.seek(0)
 
-    assert_close(torch.export.load(file).module()(X), X * factor)
+    assert_close(torch.export.load(file).module()(X), [X * factor for factor in factors])
 
 
 @each("name", [name for name, row in LEAVES.items() if not row.is_saved])

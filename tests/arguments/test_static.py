@@ -18,7 +18,7 @@ from tables import each
 from torch import Tensor
 from torch.nn.functional import gelu, relu
 from torch.testing import assert_close
-from ways import Calls, every_way
+from ways import Calls, all_of, every_eager_way, every_graph
 
 from custom_autograd import KernelError, custom_op
 
@@ -50,11 +50,25 @@ def by_schema(x, by):
     return by(x)
 
 
+def calls_of(function):
+    """Two ops that call a function, and what they compute."""
+    ops = all_of([lambda x: apply(x, function, 2), lambda x: scaled(x, by=function)])
+    return ops, all_of([lambda x: function(function(x)), lambda x: 2 * function(x)])
+
+
 @ROWS
-@every_way
+@every_eager_way
 def test_values_and_derivatives_in_every_way(function, way, plainly):
-    assert_close(way(lambda x: apply(x, function, 2), X), plainly(lambda x: function(function(x)), X))
-    assert_close(way(lambda x: scaled(x, by=function), X), plainly(lambda x: 2 * function(x), X))
+    ops, expected = calls_of(function)
+
+    assert_close(way(ops, X), plainly(expected, X))
+
+
+@every_graph
+def test_values_and_gradients_in_graphs(way, plainly):
+    ops, expected = map(all_of, zip(*map(calls_of, FUNCTIONS.values()), strict=True))
+
+    assert_close(way(ops, X), plainly(expected, X))
 
 
 @ROWS

@@ -57,6 +57,16 @@ def source(tmp_path):
     return path
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The library of the source, built by the compiler that is there."""
+    folder = tmp_path_factory.mktemp("trial")
+    (folder / "refuses.cpp").write_text(SOURCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUSTOM_AUTOGRAD_CACHE", str(folder / "cache"))
+        return cpp_kernel(folder / "refuses.cpp", "refuses").build()[1]
+
+
 def test_exceptions_arrive_from_a_compiler_that_links_a_runtime_of_its_own(source, monkeypatch):
     """The toolchain of a CUDA image does: kernels that refused their input ended the process, by both ways to call."""
     monkeypatch.setenv("CXX", RUNTIME_OF_ITS_OWN)
@@ -117,13 +127,12 @@ refuses.cpp: an exception that the kernel raises does not arrive in Python, and 
     )
 
 
-def test_exception_has_to_arrive_in_the_library_of_native_calls(source, tmp_path):
+def test_exception_has_to_arrive_in_the_library_of_native_calls(library, tmp_path):
     """One that ends in a foreign library would be lost to native calls alone."""
     other = tmp_path / "loses.so"
     command = ["c++", "-x", "c", "-shared", "-fPIC", "-o", str(other), "-"]
     text = "int custom_autograd_catches(void* kernel, unsigned long number) { return 0; }"
     subprocess.run(command, input=text, text=True, check=True)
-    _, library = cpp_kernel(source, "refuses").build()
 
     found = failure_of(library, other)
 
@@ -132,9 +141,7 @@ def test_exception_has_to_arrive_in_the_library_of_native_calls(source, tmp_path
 
 
 @pytest.mark.skipif(native.module is None, reason=native.reason)
-def test_exception_arrives_in_the_library_of_native_calls(source):
-    _, library = cpp_kernel(source, "refuses").build()
-
+def test_exception_arrives_in_the_library_of_native_calls(library):
     assert failure_of(library, Path(native.module.__file__)) is None
 
 
@@ -146,7 +153,8 @@ def test_library_without_the_header_has_nothing_to_raise(tmp_path):
     assert failure_of(library) is None
 
 
-@pytest.mark.nightly  # builds the library of native calls
+@pytest.mark.slow  # builds the library of native calls; the tests above look at a library of their own
+@pytest.mark.nightly
 def test_native_calls_built_by_a_compiler_that_links_a_runtime_of_its_own_catch_exceptions(source, tmp_path):
     program = f"""
 import torch
@@ -177,9 +185,8 @@ def without_versions(message):
 
 
 @pytest.mark.parametrize("program", ["/no/such/python", os.devnull])
-def test_library_is_used_untried_if_the_python_of_the_process_cannot_be_started(source, program, monkeypatch):
+def test_library_is_used_untried_if_the_python_of_the_process_cannot_be_started(library, program, monkeypatch):
     """It was moved or replaced meanwhile: the library was refused, with the advice to choose another cache."""
-    _, library = cpp_kernel(source, "refuses").build()
     monkeypatch.setattr(sys, "executable", program)
 
     assert failure_of(library) is None
