@@ -43,14 +43,6 @@ neither = make("neither")
 neither.register_backward(lambda grad_out, square: 3 * grad_out * square)
 
 
-def test_without_a_name_and_without_a_reference_the_second_derivative_raises():
-    x = rand()
-    (first,) = torch.autograd.grad(neither(x).sum(), x, create_graph=True)
-
-    with pytest.raises(GradientError, match="second derivative needs the gradient of the hidden output 'square'"):
-        first.sum().backward()
-
-
 def test_without_a_name_and_without_a_reference_the_functional_second_derivative_raises():
     with pytest.raises(GradientError, match="'square'"):
         torch.func.grad(lambda t: torch.func.grad(lambda u: neither(u).sum())(t).sum())(torch.ones(3))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from custom_autograd import GradientError, KernelError, custom_op
+from custom_autograd import GradientError, custom_op
 
 
 def array(x):
@@ -78,16 +78,11 @@ def test_the_gradient_with_respect_to_the_value_before_is_right():
 
 
 @pytest.mark.parametrize("op", [square_, exp_], ids=["without a rule", "with a rule"])
-def test_a_leaf_that_requires_a_gradient_is_refused(op):
-    with pytest.raises(RuntimeError, match=r"leaf|would be wrong"):
-        op(rand())
-
-
-def test_a_leaf_is_refused_before_it_is_written_to():
+def test_a_leaf_is_refused_before_it_is_written_to(op):
     x = rand()
     before = x.detach().clone()
-    with pytest.raises(RuntimeError):
-        exp_(x)
+    with pytest.raises(RuntimeError, match=r"leaf|would be wrong"):
+        op(x)
 
     assert torch.equal(before, x.detach())
     assert 0 == x._version
@@ -269,15 +264,6 @@ def test_a_written_tensor_that_is_handed_back_is_the_callers_own():
 
     assert into(torch.ones(2), out=out) is out
     assert [2.0, 2.0] == out.tolist()
-
-
-def test_something_else_handed_back_is_an_error():
-    op = custom_op(
-        "mutation::into_else", lambda x, *, out: x * 2, schema="(Tensor x, *, Tensor(a!) out) -> Tensor(a!)",
-        mutates_args=("out",),
-    )  # fmt: skip
-    with pytest.raises(KernelError, match="returns something other than 'out'"):
-        op(torch.ones(2), out=torch.zeros(2))
 
 
 def test_a_write_to_several_views_is_differentiated():

@@ -58,17 +58,17 @@ def test_kernel_of_the_test_works(flattened):
 
 
 @since_2_13
-def test_error_of_an_op_that_a_kernel_calls_keeps_its_message_and_prints_nothing(flattened, capfd):
-    with pytest.raises(RuntimeError, match=r"^view size is not compatible with .*torch_call_dispatcher"):
-        flattened(torch.ones(2, 3).t())
-
-    assert ("", "") == capfd.readouterr()
-
-
-@since_2_13
-def test_error_of_a_size_keeps_its_message_and_prints_nothing(flattened, capfd):
-    with pytest.raises(RuntimeError, match=r"^Dimension specified as 0 but tensor has no dimensions"):
-        flattened(torch.tensor(1.0))
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.ones(2, 3).t(), "view size is not compatible with .*torch_call_dispatcher"),
+        (torch.tensor(1.0), "Dimension specified as 0 but tensor has no dimensions"),
+    ],
+    ids=["of an op that the kernel calls", "of a size"],
+)
+def test_an_error_keeps_its_message_and_prints_nothing(flattened, capfd, x, message):
+    with pytest.raises(RuntimeError, match=f"^{message}"):
+        flattened(x)
 
     assert ("", "") == capfd.readouterr()
 

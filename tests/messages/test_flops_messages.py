@@ -52,39 +52,6 @@ the backward flops rule has a parameter 'grad' that names nothing
     )
 
 
-def test_what_is_not_a_function():
-    assert_expected_inline(
-        message(lambda: product.register_flops(3)),
-        """\
-RegistrationError: flops_words::product: the flops rule is not callable
-  expected   a function
-  found      3
-  declared   FILE.py:LINE""",
-    )
-
-
-def few(x):
-    return 0
-
-
-def many(x):
-    return 10**9
-
-
-def test_a_second_registration():
-    op = returning("second", 0)
-    op.register_flops(few, replace=True)
-
-    assert_expected_inline(
-        message(lambda: op.register_flops(many)),
-        """\
-RegistrationError: flops_words::second: the flops rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  declared   FILE.py:LINE
-  do         pass replace=True if that is meant""",
-    )
-
-
 @pytest.mark.parametrize("value", [True, None, 2.0, "2"], ids=repr)
 def test_what_is_not_an_int_raises(value):
     with pytest.raises(RuntimeError, match="does not return a number of floating-point operations"):

@@ -39,12 +39,7 @@ def filled(x: Tensor) -> Tensor:
 
 
 filled.register_kernel("cpu", lambda x: x * 1)
-filled.register_fake(lambda x: x * 1)
 filled.register_backward(lambda grad: grad)
-filled.register_jvp(lambda tangent_x: tangent_x)
-filled.register_vmap(lambda info, in_dims, x: (x, 0))
-filled.register_samples(lambda make: ())
-filled.register_autocast("cpu", torch.bfloat16)
 
 
 def test_kernels():
@@ -107,17 +102,12 @@ words::filled: surrogate= takes the reason why the gradient is not the derivativ
 
 
 def test_second_rules():
+    """For rules of every kind see tests/registration/test_registering.py."""
     assert_expected_inline(
         together(
             message(lambda: filled.register_kernel("cpu", lambda x: x)),
             message(lambda: filled.register_kernel(None, lambda x: x)),
-            message(lambda: filled.register_fake(lambda x: x)),
-            message(lambda: filled.register_backward(lambda grad, x: grad * x)),
-            message(lambda: filled.register_grad("x")(lambda grad, x: grad * x)),
             message(lambda: filled.register_autograd(lambda ctx, grad: grad)),
-            message(lambda: filled.register_jvp(lambda tangent_x: tangent_x)),
-            message(lambda: filled.register_vmap(lambda info, in_dims, x: x)),
-            message(lambda: filled.register_samples(lambda make: None)),
         ),
         """\
 RegistrationError: words::filled
@@ -128,25 +118,7 @@ device type 'cpu' already has a kernel
 device type None already has a kernel
   found      one at FILE.py:LINE, another at FILE.py:LINE
   do         pass replace=True to register_kernel if that is meant, or name= to have both
-the fake rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
 the backward rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
-the backward rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
-the backward rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
-the jvp rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
-the vmap rule is already registered
-  found      one at FILE.py:LINE, another at FILE.py:LINE
-  do         pass replace=True if that is meant
-the samples rule is already registered
   found      one at FILE.py:LINE, another at FILE.py:LINE
   do         pass replace=True if that is meant""",
     )

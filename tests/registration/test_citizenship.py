@@ -2,21 +2,15 @@
 
 import copy
 import inspect
-import pickle
-import subprocess
-import sys
 import typing
-from pathlib import Path
 
 import pytest
 import torch
-from tables import each
 from torch import Tensor
 
 from custom_autograd import (
     CheckError,
     CustomAutogradError,
-    CustomOp,
     DeclarationError,
     GradientError,
     KernelError,
@@ -69,64 +63,10 @@ def test_torch_library_users_find_their_names():
     assert "citizen::scale" == scale._qualname
 
 
-def test_an_op_pickles_by_name():
-    again = pickle.loads(pickle.dumps(scale))
-
-    assert isinstance(again, CustomOp)
-    assert again._record is scale._record
-    assert 3.0 == again(torch.ones(1)).item()
-
-
 def test_copies_are_the_op_itself():
     assert copy.copy(scale) is scale
     assert copy.deepcopy(scale) is scale
     assert copy.deepcopy({"op": [scale]})["op"][0] is scale
-
-
-def test_a_module_that_holds_an_op_can_be_copied_and_pickled():
-    module = torch.nn.Linear(2, 2)
-    module.op = scale
-
-    assert copy.deepcopy(module).op is scale
-    assert pickle.loads(pickle.dumps(module)).op._record is scale._record
-
-
-@pytest.mark.slow
-def test_an_op_can_be_unpickled_where_its_module_is_not_imported_yet(tmp_path):
-    (tmp_path / "declares_citizen.py").write_text(
-        "from torch import Tensor\n"
-        "from custom_autograd import custom_op\n"
-        "@custom_op('citizen_elsewhere::twice')\n"
-        "def twice(x: Tensor) -> Tensor:\n"
-        "    return x * 2\n"
-    )
-    path = [str(tmp_path), str(Path(__file__).parents[2])]
-    head = f"import pickle, sys; sys.path[:0] = {path!r}; "
-    dump = head + "import declares_citizen; sys.stdout.buffer.write(pickle.dumps(declares_citizen.twice))"
-    load = head + "import torch; print(pickle.loads(sys.stdin.buffer.read())(torch.ones(1)).item())"
-    pickled = subprocess.run([sys.executable, "-c", dump], capture_output=True, check=True).stdout
-    finished = subprocess.run([sys.executable, "-c", load], input=pickled, capture_output=True, check=False)
-
-    assert b"2.0" == finished.stdout.strip(), finished.stderr
-
-
-def test_unpickling_what_is_declared_nowhere_says_so():
-    temporary = custom_op("citizen::temporary", lambda x: x + 1, schema="(Tensor x) -> Tensor")
-    pickled = pickle.dumps(temporary).replace(b"citizen::temporary", b"citizen::temporarx")
-
-    with pytest.raises(DeclarationError, match="is not declared in this process"):
-        pickle.loads(pickled)
-
-
-@each(
-    "error",
-    [CustomAutogradError, DeclarationError, RegistrationError, KernelError, GradientError, CheckError],
-)
-def test_errors_pickle(error):
-    again = pickle.loads(pickle.dumps(error("a message")))
-
-    assert error is type(again)
-    assert "a message" == str(again)
 
 
 def test_errors_are_what_their_catchers_expect():

@@ -1,6 +1,5 @@
 """What cannot be an op is refused when it is declared, with the argument, what was expected, and where."""
 
-import ast
 from typing import NamedTuple
 
 import pytest
@@ -29,16 +28,6 @@ def test_a_refusal_is_a_value_error_and_a_runtime_error():
         custom_op("refused", identity)
     with pytest.raises(CustomAutogradError):
         custom_op("refused", identity)
-
-
-OTHER = torch.library.Library("declaring_other", "DEF")
-OTHER.define("taken(Tensor x) -> Tensor")
-
-
-def test_a_name_that_another_library_took_is_refused():
-    with pytest.raises(DeclarationError, match="was not declared through custom_autograd"):
-        custom_op("declaring_other::taken", identity)
-    assert find_record("declaring_other::taken") is None
 
 
 # ------------------------------------------------------------------------------------------------------- the good side
@@ -205,16 +194,6 @@ def test_a_schema_agrees_with_the_parser_of_the_dispatcher(text):
     assert [a.kwarg_only for a in parsed.arguments] == [a.is_keyword_only for a in schema.arguments]
     assert [a.has_default_value() for a in parsed.arguments] == [a.has_default for a in schema.arguments]
     assert len(parsed.returns) == len(schema.outputs)
-
-
-def test_the_generated_source_of_every_awkward_name_is_python():
-    for name in AWKWARD:
-        record = (
-            find_record(f"declaring::awkward_argument_{name}") or _awkward(name, f"awkward_argument_{name}")._record
-        )
-        from custom_autograd.execution.generated import generated_code_of
-
-        assert ast.parse(generated_code_of(record).source)
 
 
 @pytest.mark.parametrize("option", [{"mutates_args": 3}, {"device_types": 3}, {"hidden": 3}, {"tags": ["x"]}], ids=str)

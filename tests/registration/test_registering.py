@@ -303,6 +303,14 @@ def samples_second(make):
     yield from ()
 
 
+def flops_first(x):
+    return 0
+
+
+def flops_second(x):
+    return 1
+
+
 TWICE = {
     "kernel": (lambda op, f, **r: op.register_kernel("cpu", f, **r), first, second),
     "fake": (lambda op, f, **r: op.register_fake(f, **r), first, second),
@@ -328,20 +336,23 @@ TWICE = {
     "vmap": (lambda op, f, **r: op.register_vmap(f, **r), vmap_first, vmap_second),
     "torch_dispatch": (lambda op, f, **r: op.register_torch_dispatch(Tensor, f, **r), dispatch_first, dispatch_second),
     "samples": (lambda op, f, **r: op.register_samples(f, **r), samples_first, samples_second),
+    "flops": (lambda op, f, **r: op.register_flops(f, **r), flops_first, flops_second),
 }
 
 
-@each(("register", "one", "other"), TWICE.values(), ids=TWICE)
-def test_filling_a_slot_twice_raises_with_both_places(register, one, other):
-    op = make_op("subject")
+TITLES = {"kernel": "device type 'cpu' already has a kernel", "samples": "the samples rule is already registered"}
+TITLES |= {name: f"the {name} rule is already registered" for name in ("fake", "reference", "jvp", "vmap", "flops")}
+
+
+@each("name", TWICE)
+def test_filling_a_slot_twice_raises_with_both_places(name):
+    op, (register, one, other) = make_op("subject"), TWICE[name]
     register(op, one)
-    with pytest.raises(RegistrationError, match="already") as caught:
+    with pytest.raises(RegistrationError, match=TITLES.get(name, "already registered")) as caught:
         register(op, other)
 
-    message = str(caught.value)
-    assert place(one) in message
-    assert place(other) in message
-    assert "replace=True" in message
+    assert f"found      one at {place(one)}, another at {place(other)}\n" in str(caught.value)
+    assert "replace=True" in str(caught.value)
 
 
 @each(("register", "one", "other"), TWICE.values(), ids=TWICE)

@@ -130,10 +130,6 @@ def test_several_outputs_one_of_them_a_number():
     assert (3, True) == (count, torch.equal(vmap(scaled)(X, SCALE), values))
 
 
-def test_capabilities_say_so():
-    assert "derived from the reference, else a loop over the batch" == spread.capabilities()["vmap"]
-
-
 @custom_op("vmap_references::noisy", reference=True)
 def noisy(x: Tensor) -> Tensor:
     return x + torch.rand_like(x)
