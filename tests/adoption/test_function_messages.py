@@ -7,7 +7,7 @@ import re
 import torch
 from adoption.functions import Base, Sum, tensor
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from torch.autograd import Function
 
 from custom_autograd import from_function
@@ -68,130 +68,62 @@ def refused(function, *calls, name="refused::op"):
     return re.sub(r"functions\.py:\d+", "FILE.py:LINE", text)
 
 
-def test_forward_writes_to_an_argument():
+def test_functions_and_samples_that_cannot_become_an_op():
     assert_expected_inline(
-        refused(dirty, (tensor(3),)),
+        together(
+            refused(dirty, (tensor(3),)),
+            refused(keeps_a_graph, (tensor(3),)),
+            refused(with_group, (tensor(3), slice(0, 3))),
+            refused(keeps_an_object, (torch.ones(3),), (2 * torch.ones(3),)),
+            refused(returns_text, (tensor(3),)),
+            refused(keeps_sometimes, (tensor(3), True), (tensor(3), False)),
+            message(lambda: from_function(with_group, "refused::op")),
+            refused(Base),
+            refused(Base, ()),
+            refused(Base, (tensor(3), 5)),
+            refused(Sum, (2.0, tensor(3)), (2.0, tensor(3), tensor(3))),
+        ),
         """\
-DeclarationError: refused::op: forward writes to 'x'
+DeclarationError: refused::op
+  declared   FILE.py:LINE
+forward writes to 'x'
   expected   a forward that returns new tensors
-  declared   FILE.py:LINE
-  do         declare an op with mutates_args= and a backward of its own, or copy the argument before the call""",
-    )
-
-
-def test_forward_keeps_a_graph():
-    """Its backward would fail: an op saves the values of tensors, and not the graph that `ctx.y` is in."""
-    assert_expected_inline(
-        refused(keeps_a_graph, (tensor(3),)),
-        """\
-DeclarationError: refused::op: forward records a graph, and keeps it on ctx for the backward
+  do         declare an op with mutates_args= and a backward of its own, or copy the argument before the call
+forward records a graph, and keeps it on ctx for the backward
   expected   a forward that keeps tensors without a graph, because an op saves their values alone
-  declared   FILE.py:LINE
-  do         save the inputs, and compute under torch.enable_grad() in the backward""",
-    )
-
-
-def test_argument_of_a_type_that_ops_do_not_take():
-    assert_expected_inline(
-        refused(with_group, (tensor(3), slice(0, 3))),
-        """\
-DeclarationError: refused::op: argument 'group' does not have a type that an op can take
+  do         save the inputs, and compute under torch.enable_grad() in the backward
+argument 'group' does not have a type that an op can take
   expected   tensors, numbers, text, constants of torch, lists of those, or functions that can be imported
   found      slice
-  declared   FILE.py:LINE
-  do         call it from a Function without this argument, such as one made for each value""",
-    )
-
-
-def test_attribute_that_is_not_computed_again():
-    assert_expected_inline(
-        refused(keeps_an_object, (torch.ones(3),), (2 * torch.ones(3),)),
-        """\
-DeclarationError: refused::op: ctx.stream cannot be computed again for the backward, and is not a tensor or a number
+  do         call it from a Function without this argument, such as one made for each value
+ctx.stream cannot be computed again for the backward, and is not a tensor or a number
   expected   a value that follows from arguments and shapes
   found      slice(0, 1.0, None)
-  declared   FILE.py:LINE
-  do         let forward keep tensors or numbers, or run on tensors without data: it raises DataDependentOutputException there""",
-    )
-
-
-def test_output_that_is_not_a_tensor():
-    assert_expected_inline(
-        refused(returns_text, (tensor(3),)),
-        """\
-DeclarationError: refused::op: forward returns what an op cannot return
+  do         let forward keep tensors or numbers, or run on tensors without data: it raises DataDependentOutputException there
+forward returns what an op cannot return
   expected   tensors or numbers
   found      'text'
-  declared   FILE.py:LINE
-  do         return it from a function around the op""",
-    )
-
-
-def test_calls_that_keep_other_values():
-    assert_expected_inline(
-        refused(keeps_sometimes, (tensor(3), True), (tensor(3), False)),
-        """\
-DeclarationError: refused::op: forward keeps different values on ctx in different calls
+  do         return it from a function around the op
+forward keeps different values on ctx in different calls
   expected   saved_tensors[0]
   found      nothing
-  declared   FILE.py:LINE
-  do         make one op for each kind of call, with samples= of that kind""",
-    )
-
-
-def test_no_call_is_known():
-    assert_expected_inline(
-        message(lambda: from_function(with_group, "refused::op")),
-        """\
-DeclarationError: refused::op: the types of arguments, and the values that forward keeps on ctx, are not known without a call
+  do         make one op for each kind of call, with samples= of that kind
+the types of arguments, and the values that forward keeps on ctx, are not known without a call
   expected   samples=, or annotations of tensors and numbers
   found      no annotation of 'x', 'group'
-  declared   FILE.py:LINE
-  do         pass samples=[(tensor, ...)], the arguments of a call""",
-    )
-
-
-def test_samples_without_a_call():
-    assert_expected_inline(
-        refused(Base),
-        """\
-DeclarationError: refused::op: samples= does not contain a call
+  do         pass samples=[(tensor, ...)], the arguments of a call
+samples= does not contain a call
   expected   a Sample, or a tuple of arguments
-  declared   FILE.py:LINE
-  do         pass at least one""",
-    )
-
-
-def test_sample_that_does_not_fit():
-    assert_expected_inline(
-        refused(Base, ()),
-        """\
-DeclarationError: refused::op: a sample does not fit forward: missing a required argument: 'x'
+  do         pass at least one
+a sample does not fit forward: missing a required argument: 'x'
   expected   (x, dim=-1)
   found      Sample()
-  declared   FILE.py:LINE
-  do         correct it""",
-    )
-
-
-def test_forward_that_raises():
-    assert_expected_inline(
-        refused(Base, (tensor(3), 5)),
-        """\
-DeclarationError: refused::op: forward raises for a recorded call: IndexError('Dimension out of range (expected to be in range of [-1, 0], but got 5)')
-  declared   FILE.py:LINE
-  do         pass samples= that forward accepts""",
-    )
-
-
-def test_rows_of_other_lengths():
-    assert_expected_inline(
-        refused(Sum, (2.0, tensor(3)), (2.0, tensor(3), tensor(3))),
-        """\
-DeclarationError: refused::op: '*xs' differs in length from call to call
+  do         correct it
+forward raises for a recorded call: IndexError('Dimension out of range (expected to be in range of [-1, 0], but got 5)')
+  do         pass samples= that forward accepts
+'*xs' differs in length from call to call
   expected   one number of arguments
   found      1, 2
-  declared   FILE.py:LINE
   do         make one op for each number, with samples= of that number""",
     )
 

@@ -52,19 +52,17 @@ def repeated(x: Tensor, n: int) -> Tensor:
     return x.sum().expand(n).clone()
 
 
-@custom_op("symbolic::expanded", reference=True)
-def expanded(x: Tensor, shape: list[int]) -> Tensor:
-    return x.sum().expand(shape).clone()
+def expanding(name, annotation):
+    def function(x: Tensor, shape) -> Tensor:
+        return x.sum().expand(shape).clone()
+
+    function.__annotations__["shape"] = annotation
+    return custom_op(f"symbolic::{name}", function, reference=True)
 
 
-@custom_op("symbolic::expanded_to_tuple", reference=True)
-def expanded_to_tuple(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return x.sum().expand(shape).clone()
-
-
-@custom_op("symbolic::expanded_to_size", reference=True)
-def expanded_to_size(x: Tensor, shape: torch.Size) -> Tensor:
-    return x.sum().expand(shape).clone()
+expanded = expanding("expanded", list[int])
+expanded_to_tuple = expanding("expanded_to_tuple", tuple[int, ...])
+expanded_to_size = expanding("expanded_to_size", torch.Size)
 
 
 @custom_op("symbolic::expanded_to_optional", reference=True)
@@ -239,25 +237,21 @@ def test_nine_values_within_a_given_shape_compile_two_graphs(shape):
     assert 2 == graphs_of(op, [(vector(12), shape([n, 3])) for n in NINE])
 
 
-def test_values_under_a_transform_compile_two_graphs():
-    def gradient(x, n):
-        return torch.func.grad(lambda y: times(y, n).square().sum())(x)
-
-    assert 2 == graphs_of(gradient, [(vector(12), n) for n in NINE])
+def gradient_of_times(x, n):
+    return torch.func.grad(lambda y: times(y, n).square().sum())(x)
 
 
-def test_values_under_vmap_compile_two_graphs():
-    def batched(x, n):
-        return torch.vmap(lambda row: times(row, n))(x.reshape(3, 4))
-
-    assert 2 == graphs_of(batched, [(vector(12), n) for n in NINE])
+def batch_of_times(x, n):
+    return torch.vmap(lambda row: times(row, n))(x.reshape(3, 4))
 
 
-def test_values_under_jvp_compile_two_graphs():
-    def tangent(x, n):
-        return torch.func.jvp(lambda y: first(y, n) ** 2, (x,), (torch.ones_like(x),))[1]
+def tangent_of_first(x, n):
+    return torch.func.jvp(lambda y: first(y, n) ** 2, (x,), (torch.ones_like(x),))[1]
 
-    assert 2 == graphs_of(tangent, [(vector(12), n) for n in NINE])
+
+@pytest.mark.parametrize("call", [gradient_of_times, batch_of_times, tangent_of_first])
+def test_values_under_a_transform_compile_two_graphs(call):
+    assert 2 == graphs_of(call, [(vector(12), n) for n in NINE])
 
 
 def test_a_lone_int_is_a_symbol_where_sizes_are_dynamic():

@@ -194,10 +194,6 @@ def test_an_exception_in_a_reference_says_that_it_must_use_pytorch(use_it):
     assert note.endswith("are derived from it, so it must use differentiable PyTorch operations only")
 
 
-def test_a_reference_in_numpy_is_mapped_by_a_loop():
-    assert [[2.0, 2.0], [2.0, 2.0]] == torch.func.vmap(in_numpy)(torch.ones(2, 2)).tolist()
-
-
 def test_an_exception_in_a_kernel_keeps_its_identity():
     op = custom_op("gradient_errors::failing_kernel", lambda x: fails(), schema="(Tensor x) -> Tensor")
     with pytest.raises(MineError) as caught:

@@ -1,5 +1,6 @@
 """Autocast: what an op with a policy computes, in which dtypes, and what its gradients are, in plain calls."""
 
+import contextlib
 import enum
 
 import pytest
@@ -18,6 +19,7 @@ from capabilities.autocast_ops import (
     two_devices,
 )
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.testing import assert_close
@@ -76,20 +78,21 @@ def op_outside(op, inputs):
 
 
 @CASES
-def test_without_autocast_nothing_is_cast(op, by_hand):
-    assert torch.float32 == op(*tensors()).dtype
+@each(
+    ("contexts", "dtype"),
+    [
+        ([], torch.float32),
+        ([lowered, lambda: torch.autocast("cpu", enabled=False)], torch.float32),
+        ([lowered], torch.float64),
+    ],
+    ids=["without autocast", "switched off within autocast", "float64"],
+)
+def test_nothing_is_cast(op, by_hand, contexts, dtype):
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
 
-
-@CASES
-def test_autocast_switched_off_within_autocast_casts_nothing(op, by_hand):
-    with lowered(), torch.autocast("cpu", enabled=False):
-        assert torch.float32 == op(*tensors()).dtype
-
-
-@CASES
-def test_float64_is_left_alone(op, by_hand):
-    with lowered():
-        assert torch.float64 == op(*tensors(torch.float64)).dtype
+        assert dtype == op(*tensors(dtype)).dtype
 
 
 @CASES
@@ -122,16 +125,10 @@ def test_a_list_and_a_keyword_only_optional_are_promoted_together():
     assert_close(found, torch.tensor([1, 1, 1 / 3]), rtol=0, atol=0)
 
 
-def test_promotion_of_equal_dtypes_casts_nothing():
+@each("other", [LOW, torch.int64])
+def test_promotion_casts_nothing_of_equal_dtypes_and_leaves_integers_out(other):
     with lowered():
-        assert LOW == joined([torch.ones(2, dtype=LOW), torch.ones(1, dtype=LOW)]).dtype
-
-
-def test_promotion_leaves_float64_and_integers_out():
-    with lowered():
-        found = joined([torch.ones(1, dtype=LOW), torch.ones(1, dtype=torch.int64)])
-
-    assert LOW == found.dtype
+        assert LOW == joined([torch.ones(2, dtype=LOW), torch.ones(1, dtype=other)]).dtype
 
 
 def test_an_output_is_cast_by_its_name():
@@ -266,13 +263,10 @@ def test_an_exception_leaves_autocast_as_it_was():
         assert torch.float32 == scaled(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4)).dtype
 
 
-def test_inference_mode_casts_too():
-    with torch.inference_mode(), lowered():
-        assert LOW == derived(*tensors()).dtype
-
-
-def test_forward_mode_casts_too():
+def test_inference_and_forward_mode_cast_too():
     x, weight, scale = tensors()
+    with torch.inference_mode(), lowered():
+        assert LOW == derived(x, weight, scale).dtype
     with forward_ad.dual_level(), lowered():
         found = forward_ad.unpack_dual(scaled(forward_ad.make_dual(x, torch.ones_like(x)), weight, scale))
 

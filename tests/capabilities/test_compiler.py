@@ -8,6 +8,7 @@ import types
 
 import pytest
 import torch
+from tables import each
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -87,58 +88,46 @@ def test_a_replaced_backward_is_traced_anew_in_the_same_process():
         assert_close(torch.autograd.grad(f(x), x)[0], torch.full((2,), factor))
 
 
-def test_the_fingerprint_follows_rules_and_nothing_else():
-    def declare(number, gradient):
-        op = custom_op(f"compiler::fingerprint_{number}")(plain)
-        op.register_backward(gradient)
-        return fingerprint(op._record)
-
-    first = declare(1, lambda grad: grad * 2)
-
-    assert first == declare(2, lambda grad: grad * 2)
-    assert first != declare(3, lambda grad: grad * 3)
-
-
 def plain(x: Tensor) -> Tensor:
     return x.clone()
-
-
-@pytest.mark.parametrize("value", [[1.0], {"a": 1.0}, (1.0, "b")], ids=str)
-def test_the_fingerprint_follows_containers_that_a_rule_reads(value):
-    def declare(number, read):
-        op = custom_op(f"compiler::{type(value).__name__}_{number}")(plain)
-        op.register_backward(lambda grad: grad * len(read))
-        return fingerprint(op._record)
-
-    assert declare(1, value) != declare(2, [2.0])
-
-
-def test_the_fingerprint_follows_what_partial_bound():
-    def declare(number, factor):
-        op = custom_op(f"compiler::partial_{number}")(plain)
-        op.register_backward(functools.partial(scale_gradient, factor))
-        return fingerprint(op._record)
-
-    assert declare(1, 2.0) == declare(2, 2.0)
-    assert declare(3, 2.0) != declare(4, 3.0)
 
 
 def scale_gradient(factor, grad):
     return grad * factor
 
 
-def test_the_fingerprint_follows_functions_without_a_module():
+def without_module(factor):
     """Such as exec makes in an empty scope."""
+    scope = {}
+    exec(f"def factor(): return {factor}\ndef backward(grad): return grad * factor()", scope)
+    return scope["backward"]
 
-    def declare(number, factor):
-        scope = {}
-        exec(f"def factor(): return {factor}\ndef backward(grad): return grad * factor()", scope)
-        op = custom_op(f"compiler::made_{number}")(plain)
-        op.register_backward(scope["backward"])
+
+def reading(container):
+    return lambda grad: grad * len(container)
+
+
+RULES = {
+    "its code": (lambda: lambda grad: grad * 2, lambda: lambda grad: grad * 3),
+    "a list that it reads": (lambda: reading([1.0]), lambda: reading([2.0])),
+    "a dict that it reads": (lambda: reading({"a": 1.0}), lambda: reading([2.0])),
+    "a tuple that it reads": (lambda: reading((1.0, "b")), lambda: reading([2.0])),
+    "what partial bound": (
+        lambda: functools.partial(scale_gradient, 2.0),
+        lambda: functools.partial(scale_gradient, 3.0),
+    ),
+    "a function without a module": (lambda: without_module(2), lambda: without_module(3)),
+}
+
+
+@each(("make", "make_another"), RULES.values(), ids=RULES)
+def test_the_fingerprint_follows_a_rule_and_nothing_else(make, make_another):
+    def declare(number, rule):
+        op = custom_op(f"compiler::fingerprint_{number}", plain, replace=True)
+        op.register_backward(rule)
         return fingerprint(op._record)
 
-    assert declare(1, 2) == declare(2, 2)
-    assert declare(3, 2) != declare(4, 3)
+    assert declare(1, make()) == declare(2, make()) != declare(3, make_another())
 
 
 class Settings:

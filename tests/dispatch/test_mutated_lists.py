@@ -3,7 +3,7 @@
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from torch import Tensor
 from torch.func import jacfwd, jacrev, vmap
 from torch.testing import assert_close
@@ -85,24 +85,20 @@ def test_batched_elements_are_written_to_under_vmap(write):
     assert_close(vmap(f)(Y + 1, Y), tuple(map(torch.stack, zip(*expected, strict=True))))
 
 
-def test_the_element_is_named():
+def test_the_element_or_the_key_is_named():
     assert_expected_inline(
-        message(lambda: vmap(in_a_list, (None, 0))(X.clone(), Y.clone())),
+        together(
+            message(lambda: vmap(in_a_list, (None, 0))(X.clone(), Y.clone())),
+            message(lambda: vmap(in_a_dict, (None, 0))(X.clone(), Y.clone())),
+        ),
         """\
-KernelError: mutated_lists::scale_: vmap would write one tensor once per sample: 'ts[0]' is not batched
+KernelError
+  declared   FILE.py:LINE
+mutated_lists::scale_: vmap would write one tensor once per sample: 'ts[0]' is not batched
   found      'ts[1]', 'x' batched
-  declared   FILE.py:LINE
-  do         batch 'ts[0]' as well: expand and clone it before the call""",
-    )
-
-
-def test_the_key_of_a_dict_is_named():
-    assert_expected_inline(
-        message(lambda: vmap(in_a_dict, (None, 0))(X.clone(), Y.clone())),
-        """\
-KernelError: mutated_lists::scale_dict_: vmap would write one tensor once per sample: c['a'] is not batched
+  do         batch 'ts[0]' as well: expand and clone it before the call
+mutated_lists::scale_dict_: vmap would write one tensor once per sample: c['a'] is not batched
   found      c['b'], 'x' batched
-  declared   FILE.py:LINE
   do         batch c['a'] as well: expand and clone it before the call""",
     )
 
@@ -148,20 +144,15 @@ def test_unknown_writes_may_have_none_anywhere():
     assert_close((found, target), (torch.full((2,), 2.0), torch.ones(2)))
 
 
-@pytest.mark.parametrize("jacobian", [torch.autograd.functional.jacobian, lambda f, x: jacrev(f)(x)])
-def test_gradients_of_a_list_with_none_are_right(jacobian):
+@pytest.mark.parametrize(
+    "jacobian",
+    [torch.autograd.functional.jacobian, lambda f, x: jacrev(f)(x), lambda f, x: jacfwd(f)(x)],
+    ids=["autograd", "jacrev", "jacfwd"],
+)
+def test_gradients_and_tangents_of_a_list_with_none_are_right(jacobian):
     def f(x):
         ts = [x * 1, None, x * 2]
         scale_some_(ts, Y[0])
         return ts[0] * ts[2]
 
     assert_close(jacobian(f, X), torch.diag(4 * X * Y[0] ** 2))
-
-
-def test_tangents_of_a_list_with_none_are_right():
-    def f(x):
-        ts = [x * 1, None, x * 2]
-        scale_some_(ts, Y[0])
-        return ts[0] * ts[2]
-
-    assert_close(jacfwd(f)(X), torch.diag(4 * X * Y[0] ** 2))

@@ -92,55 +92,17 @@ def test_a_backward_that_is_registered_after_a_first_gradient_failed_is_used():
 
 
 @way_of
-def test_a_fake_is_adopted(way):
+@each("is_decorator", [False, True])
+def test_a_fake_is_adopted(way, is_decorator):
     op = cube()
-    torch.library.register_fake(way(op), torch.empty_like)
+    if is_decorator:
+        torch.library.register_fake(way(op))(torch.empty_like)
+    else:
+        torch.library.register_fake(way(op), torch.empty_like)
 
     compiled = torch.compile(op, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(X), X**3)
     assert op._abstract_fn is torch.empty_like
-
-
-@way_of
-def test_a_fake_is_adopted_from_a_decorator(way):
-    op = cube()
-
-    @torch.library.register_fake(way(op))
-    def fake(x):
-        return torch.empty_like(x)
-
-    assert op._abstract_fn is fake
-
-
-@way_of
-@when
-def test_a_kernel_is_adopted(way, is_called_first):
-    op = prepared(is_called_first)
-    torch.library.register_kernel(way(op), "cpu", lambda x: x + 1)
-
-    torch.testing.assert_close(op(X), X + 1)
-    torch.testing.assert_close(op.overload(X), X + 1)
-    assert "cpu" in op.kernels
-
-
-@way_of
-@when
-def test_a_vmap_rule_is_adopted(way, is_called_first):
-    op = prepared(is_called_first)
-    torch.library.register_vmap(way(op), lambda info, in_dims, x: (x + 100, in_dims[0]))
-
-    torch.testing.assert_close(torch.vmap(op)(X), X + 100)
-
-
-@way_of
-@when
-def test_an_autocast_policy_is_adopted(way, is_called_first):
-    op = prepared(is_called_first)
-    torch.library.register_autocast(way(op), "cpu", torch.bfloat16)
-
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.bfloat16 == op(torch.ones(2)).dtype
-    assert {"cpu": torch.bfloat16} == op._autocast_dtype
 
 
 class Mode(TorchDispatchMode):
@@ -148,14 +110,46 @@ class Mode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def within(context, op, x=X):
+    with context:
+        return op(x)
+
+
+ADOPTED = {
+    "kernel": (
+        lambda target: torch.library.register_kernel(target, "cpu", lambda x: x + 1),
+        lambda op: (op(X), op.overload(X), *op.kernels),
+        (X + 1, X + 1, "cpu", "default"),
+    ),
+    "vmap": (
+        lambda target: torch.library.register_vmap(target, lambda info, in_dims, x: (x + 100, in_dims[0])),
+        lambda op: (torch.vmap(op)(X),),
+        (X + 100,),
+    ),
+    "autocast": (
+        lambda target: torch.library.register_autocast(target, "cpu", torch.bfloat16),
+        lambda op: (within(torch.autocast("cpu", torch.bfloat16), op, torch.ones(2)), op._autocast_dtype),
+        (torch.ones(2).bfloat16(), {"cpu": torch.bfloat16}),
+    ),
+    "torch_dispatch": (
+        lambda target: torch.library.register_torch_dispatch(
+            target, Mode, lambda mode, func, types, args, kwargs: args[0] - 1
+        ),
+        lambda op: (within(Mode(), op),),
+        (X - 1,),
+    ),
+}
+
+
 @way_of
 @when
-def test_a_torch_dispatch_rule_is_adopted(way, is_called_first):
+@each(("register", "use", "expected"), ADOPTED.values(), ids=ADOPTED)
+def test_another_rule_is_adopted(way, is_called_first, register, use, expected):
     op = prepared(is_called_first)
-    torch.library.register_torch_dispatch(way(op), Mode, lambda mode, func, types, args, kwargs: args[0] - 1)
+    register(way(op))
 
-    with Mode():
-        torch.testing.assert_close(op(X), X - 1)
+    for found, other in zip(use(op), expected, strict=True):
+        assert torch.equal(found, other) if isinstance(other, Tensor) else found == other
 
 
 def test_an_effect_keeps_calls_in_order():
@@ -182,13 +176,10 @@ def test_opcheck_takes_the_op():
     found = torch.library.opcheck(op, (X.clone().requires_grad_(),))
 
     assert {"SUCCESS"} == set(found.values())
-
-
-def test_opcheck_of_torch_finds_what_is_wrong():
-    op = cube()
-    op.register_fake(lambda x: x.new_empty(3))
+    wrong = cube()
+    wrong.register_fake(lambda x: x.new_empty(3))
     with pytest.raises(OpCheckError):
-        torch.library.opcheck(op, (X,))
+        torch.library.opcheck(wrong, (X,))
 
 
 def test_a_second_rule_by_name_raises_as_by_object():

@@ -193,46 +193,40 @@ def warning_of(source: Path) -> str:
     return str(warning.message).replace(str(source.parent), "FOLDER")
 
 
-def test_a_full_disk_is_the_reason_that_is_shown(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the linker says comes before the first line with the word error."""
-    says = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
-    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
-
-    assert FULL_DISK == warning_of(source)
-
-
-def test_a_compiler_that_was_killed_is_not_the_fault_of_the_source(
+def test_what_stops_a_compiler_is_the_reason_that_is_shown(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated."
-    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
+    """What the linker says comes before the first line with the word error; a killed one is not the source's fault."""
+    full = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
+    killed = "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated."
+    for says, expected in ((full, FULL_DISK), (killed, KILLED)):
+        compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
 
-    assert KILLED == warning_of(source)
+        assert expected == warning_of(source)
+
+
+@pytest.mark.parametrize(
+    ("owner", "function", "error"),
+    [
+        (os, "fsync", OSError(28, "No space left on device", "library.so")),
+        (Path, "mkdir", OSError(30, "Read-only file system", "kernels")),
+    ],
+    ids=["full disk", "read-only"],
+)
+def test_a_cache_that_cannot_be_written_is_the_reason_that_is_shown(
+    owner: object, function: str, error: OSError, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(owner, function, fail)
+
+    assert NOT_WRITTEN.format(str(error)) == warning_of(source)
 
 
 def test_what_the_linker_does_not_find_is_shown(source: Path) -> None:
     with pytest.raises(KernelUnavailable, match=r"cannot find -lnosuchlibrary(.|\n)*collect2: error|library not found"):
         find_or_build(source, ["-lnosuchlibrary"])
-
-
-def test_a_full_disk_under_the_cache_is_the_reason_that_is_shown(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device", "library.so")
-
-    monkeypatch.setattr(os, "fsync", full)
-
-    assert NOT_WRITTEN.format("[Errno 28] No space left on device: 'library.so'") == warning_of(source)
-
-
-def test_a_cache_that_cannot_be_written_is_the_reason_that_is_shown(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_only(path: Path, *args: object, **kwargs: object) -> None:
-        raise OSError(30, "Read-only file system", "kernels")
-
-    monkeypatch.setattr(Path, "mkdir", read_only)
-
-    assert NOT_WRITTEN.format("[Errno 30] Read-only file system: 'kernels'") == warning_of(source)
 
 
 def test_an_unknown_user_in_the_path_of_the_cache(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,20 +76,6 @@ def test_a_dtype_that_numpy_lacks_raises_and_names_the_argument():
     assert NO_BFLOAT16 == str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [
-        (torch.ones(2).to(torch.float8_e4m3fn), "x"),
-        (torch.ones(2, device="meta"), "x"),
-        (torch.ones(2, 2).to_sparse(), "x"),
-    ],
-    ids=["float8", "meta", "sparse"],
-)
-def test_what_numpy_cannot_hold_is_named(value, place):
-    with pytest.raises(KernelError, match=f"^identity: '{place}' cannot become"):
-        identity(value)
-
-
 def declared(kernel, schema="(Tensor x, Tensor weight, *, Tensor? bias=None) -> Tensor", mutates=()):
     return custom_op("numpy_sources::declared", numpy_kernel(kernel), schema=schema, mutates_args=mutates, replace=True)
 
@@ -101,14 +87,6 @@ WRITES = {
     "view": lambda x: x[1:].fill(7),
     "shuffle": lambda x: np.random.default_rng(0).shuffle(x),
 }
-
-
-def test_a_file_that_is_read_only_is_no_array():
-    def kernel(x, weight, *, bias=None):
-        raise ValueError("the file is read-only")
-
-    with pytest.raises(ValueError, match=r"^the file is read-only"):
-        declared(kernel)(torch.ones(2), torch.ones(2))
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
@@ -158,13 +136,6 @@ def test_a_declared_argument_is_written_to_and_the_others_are_read(way):
     assert 30.0 == total.item()
 
 
-def test_arrays_in_lists_are_read_only_too():
-    op = declared(lambda xs: xs[1].fill(7), "(Tensor[] xs) -> Tensor")
-
-    with pytest.raises(KernelError, match="such as that of 'xs'"):
-        op([torch.ones(1), torch.ones(1)])
-
-
 @pytest.mark.parametrize("way", ["default", "registered"])
 def test_of_containers_those_that_are_declared_are_written_to(way):
     def kernel(cache, x):
@@ -185,11 +156,12 @@ def test_of_containers_those_that_are_declared_are_written_to(way):
     assert [[2.0, 2.0], [1.0, 1.0]] == [cache["sum"].tolist(), x["value"].tolist()]
 
 
-def test_another_error_of_a_kernel_is_its_own():
+@pytest.mark.parametrize("text", ["no such mode", "the file is read-only"])
+def test_another_error_of_a_kernel_is_its_own(text):
     def kernel(x, weight, *, bias=None):
-        raise ValueError("no such mode")
+        raise ValueError(text)
 
-    with pytest.raises(ValueError, match="no such mode"):
+    with pytest.raises(ValueError, match=f"^{text}"):
         declared(kernel)(torch.ones(2), torch.ones(2))
 
 
@@ -199,19 +171,6 @@ def test_containers_and_other_arguments_keep_their_form():
 
     assert ([torch.tensor([3.0]), torch.tensor([6.0])], Pair(y, x), {"out": torch.tensor([3.0])}, "same") == found
     assert isinstance(found[1], Pair)
-
-
-@pytest.mark.parametrize(
-    ("result", "found"),
-    [
-        (lambda x: np.array(["a"]), "numpy.ndarray of <U1"),
-        (lambda x: np.ma.masked_array(x, x > 1), "numpy.ma.MaskedArray of float32"),
-    ],
-    ids=["text", "masked"],
-)
-def test_a_result_that_is_no_tensor_raises(result, found):
-    with pytest.raises(KernelError, match=f"what the kernel returns cannot become a tensor\n.*\n.*{found}"):
-        numpy_kernel(result)(torch.ones(2))
 
 
 def test_no_numpy_is_said(monkeypatch):
@@ -231,13 +190,6 @@ def test_an_op_runs_its_numpy_kernel(dtype):
     x = torch.tensor([[1.0, -2.0], [3.0, 0.5]], dtype=dtype)
 
     assert [[2.0, -2.0], [6.0, 7.0]] == cumulative(x, 2.0).tolist()
-
-
-def test_gradients_come_from_the_reference():
-    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-    cumulative(x).sum().backward()
-
-    assert [3.0, 2.0, 1.0] == x.grad.tolist()
 
 
 def test_an_op_with_a_numpy_kernel_is_compiled_as_one_node():

@@ -214,8 +214,10 @@ def test_numpy_scalars_become_tensors_also_among_arrays():
         (lambda x: (x + 1).view(Named), "Named of float32"),
         (lambda x: (x + 1, x.astype(">f8")), "numpy.ndarray of >f8: .*byte order"),
         (lambda x: {"a": x.astype(object)}, "numpy.ndarray of object: .*object_"),
+        (lambda x: np.array(["a"]), "numpy.ndarray of <U1"),
+        (lambda x: np.ma.masked_array(x, x > 1), "numpy.ma.MaskedArray of float32"),
     ],
-    ids=["subclass", "fresh subclass", "byte order", "object"],
+    ids=["subclass", "fresh subclass", "byte order", "object", "text", "masked"],
 )
 def test_an_array_without_a_tensor_raises_from_kernel_and_op(result, found):
     kernel = numpy_kernel(result)
@@ -243,8 +245,11 @@ BAD = torch.ones(2, dtype=torch.bfloat16)
         ((torch.ones(2), [torch.ones(1), {"a": (1, BAD)}]), {}, "ys[0][1]['a'][1]"),
         ((torch.ones(2),), {"named": Pair(torch.ones(1), BAD)}, "named[1]"),
         ((torch.ones(2), BAD.clone()), {"named": BAD}, "ys[0]"),
+        ((torch.ones(2).to(torch.float8_e4m3fn),), {}, "x"),
+        ((torch.ones(2, device="meta"),), {}, "x"),
+        ((torch.ones(2, 2).to_sparse(),), {}, "x"),
     ],
-    ids=["first", "twice", "gradient", "Parameter", "further", "nested", "keyword", "two"],
+    ids=["first", "twice", "gradient", "Parameter", "further", "nested", "keyword", "two", "float8", "meta", "sparse"],
 )
 def test_the_message_names_the_first_argument_that_cannot_be_converted(args, kwargs, label):
     with pytest.raises(KernelError, match=f"^many: '{re.escape(label)}' cannot become a NumPy array\n"):
@@ -274,11 +279,12 @@ def test_every_array_of_extra_arguments_is_read_only():
     assert [1.0, 1.0] == first.tolist()
 
 
-def test_the_message_of_a_write_names_a_list_that_the_kernel_emptied():
+@pytest.mark.parametrize("pick", [lambda xs: xs[1], lambda xs: xs.pop()], ids=["that is kept", "that is emptied"])
+def test_the_message_of_a_write_names_a_list(pick):
     def kernel(xs, sizes):
-        xs.pop().fill(7)
+        pick(xs).fill(7)
 
     op = numpy_kernel(kernel).of_op("numpy_conversions::emptied", ("xs", "sizes"), ())
 
     with pytest.raises(KernelError, match=r"^numpy_conversions::emptied: .* such as that of 'xs'\n"):
-        op([torch.ones(1)], [2, 3])
+        op([torch.ones(1), torch.ones(1)], [2, 3])

@@ -14,6 +14,7 @@ from custom_autograd import KernelError, custom_op, through_dispatcher
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.native.loading import library
+from custom_autograd.torch_private.verification import GraphCounter
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
 
@@ -476,51 +477,6 @@ def test_nothing_is_kept_after_calls():
     del x
 
 
-@pytest.fixture
-def native_again():
-    """Afterwards calls are native again: of an op that compiled autograd has met, the dispatcher keeps them."""
-    yield
-    for op in (product, norm, weighted):
-        generated_code_of(op._record).recording_facts.keeps_dispatcher = False
-        op._record.road.proofs.forget()
-
-
-@pytest.mark.parametrize("is_hidden", [False, True])
-def test_compiled_autograd(is_hidden, fresh_compiler, native_again):
-    i = torch.arange(3)
-    compiles = []
-
-    def backend(graph, inputs):
-        compiles.append(graph)
-        return graph.forward
-
-    def compiler(graph):
-        return torch.compile(graph, backend=backend, fullgraph=True)
-
-    def run(f):
-        compiles.clear()
-        gradients = []
-        for scale in (1.0, 2.0, 3.0):
-            torch.manual_seed(0)
-            x, w = drawn(2, 4, grad=True), drawn(4, grad=True)
-            for _ in range(2):
-                out = f(x, w)
-            with torch._dynamo.compiled_autograd._enable(compiler):
-                (out * scale).sum().backward()
-            gradients.append((x.grad, w.grad))
-        return gradients, len(compiles)
-
-    with torch._dynamo.config.patch(enable_compiler_collectives=False):
-        op = (lambda x, w: norm(x, w, i)[0]) if is_hidden else (lambda x, w: product(x, w.expand(2, 4)))
-        native, count = run(op)
-        with through_dispatcher():
-            expected, expected_count = run(op)
-    for one, other in zip(native, expected, strict=True):
-        assert torch.equal(one[0], other[0])
-        assert torch.equal(one[1], other[1])
-    assert count == expected_count
-
-
 @custom_op("native::weighted")
 def weighted(xs: list[Tensor], bias: Tensor | None, fixed: list[Tensor], scale: float = 1.0) -> tuple[Tensor, Tensor]:
     xs.reverse()  # the list is the kernel's own
@@ -604,20 +560,65 @@ def test_a_misfit_in_a_list_raises_what_the_dispatcher_way_raises():
     check_error(lambda: misfits(xs).sum().backward(), "misfits")
 
 
-def test_compiled_autograd_of_lists(fresh_compiler, native_again):
-    def gradients():
-        torch.manual_seed(0)
-        xs, fixed = [drawn(4, grad=True) for _ in range(2)], [drawn(4)]
-        for _ in range(2):
-            out, _ = weighted(xs, None, fixed, scale=3.0)
-        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
-            out.sum().backward()
-        return [x.grad for x in xs]
+@pytest.fixture
+def native_again():
+    """Afterwards calls are native again: of an op that compiled autograd has met, the dispatcher keeps them."""
+    yield
+    for op in (product, norm, weighted, in_context):
+        generated_code_of(op._record).recording_facts.keeps_dispatcher = False
+        op._record.road.proofs.forget()
 
-    native = gradients()
+
+@custom_op("native::in_context")
+def in_context(x: Tensor, w: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    return x * w * scale, x * 2
+
+
+def save(ctx, inputs, output):
+    x, w, ctx.scale = inputs
+    ctx.save_for_backward(x, w)
+
+
+def gradients_in_context(ctx, grad, other):
+    x, w = ctx.saved_tensors
+    return grad * w * ctx.scale + other, grad * x * ctx.scale, None
+
+
+in_context.register_autograd(gradients_in_context, setup_context=save)
+
+COMPILED = {
+    "by name": lambda x, w, scale: product(x, w) * scale,
+    "hidden output": lambda x, w, scale: norm(x, w[0], torch.arange(3))[0] * scale,
+    "list": lambda x, w, scale: weighted([x, w], None, [torch.ones(2, 4)], scale=scale)[0],
+    "register_autograd": lambda x, w, scale: sum(in_context(x, w, scale)),
+    "register_autograd, a gradient that is not there": lambda x, w, scale: in_context(x, w, scale)[0],
+}
+
+
+def graphs_and_gradients(call):
+    """How many graphs compiled autograd makes for three backward passes, and their gradients."""
+    torch.compiler.reset()
+    counter, gradients = GraphCounter(), []
+    for scale in (2.0, 3.0, 4.0):
+        torch.manual_seed(0)
+        x, w = drawn(2, 4, grad=True), drawn(2, 4, grad=True)
+        for _ in range(2):
+            out = call(x, w, scale)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend=counter, fullgraph=True)):
+            out.sum().backward()
+        gradients.append((x.grad, w.grad))
+    return counter.graphs, gradients
+
+
+@pytest.mark.usefixtures("fresh_compiler", "native_again")
+@pytest.mark.parametrize("call", COMPILED.values(), ids=COMPILED)
+def test_compiled_autograd_compiles_as_often_as_without_native_nodes(call):
+    graphs, found = graphs_and_gradients(call)
     with through_dispatcher():
-        expected = gradients()
-    assert all(torch.equal(one, other) for one, other in zip(native, expected, strict=True))
+        expected_graphs, expected = graphs_and_gradients(call)
+
+    assert expected_graphs == graphs
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("count", [20, 60])

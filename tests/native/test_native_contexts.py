@@ -11,7 +11,7 @@ from tables import each
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from custom_autograd import custom_op, through_dispatcher
+from custom_autograd import custom_op
 from custom_autograd.native.loading import library
 
 pytestmark = pytest.mark.skipif(library.module is None, reason=library.reason)
@@ -610,42 +610,3 @@ def test_threads_have_contexts_of_their_own():
         thread.join()
 
     assert [] == errors
-
-
-@pytest.mark.parametrize("is_none", [False, True])
-def test_compiled_autograd_compiles_as_often_as_without_native_nodes(is_none, fresh_compiler):
-    compiles = []
-
-    def two(x: Tensor, y: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        return x * y * scale, x * 2
-
-    def backward(ctx, grad, other):
-        x, y = ctx.saved_tensors
-        return grad * y * ctx.scale + other, grad * x * ctx.scale, None
-
-    op = declare(f"compiled_{is_none}", save, backward, two)
-
-    def backend(graph, inputs):
-        compiles.append(graph)
-        return graph.forward
-
-    def run():
-        compiles.clear()
-        gradients = []
-        for scale in (2.0, 3.0, 4.0):
-            torch.manual_seed(0)
-            x, y = drawn(3), drawn(3)
-            out, other = called(op, x, y, scale)
-            with torch._dynamo.compiled_autograd._enable(
-                lambda graph: torch.compile(graph, backend=backend, fullgraph=True)
-            ):
-                (out.sum() if is_none else (out + other).sum()).backward()
-            gradients.append((x.grad, y.grad))
-        return gradients, len(compiles)
-
-    native, count = run()
-    with through_dispatcher():
-        expected, expected_count = run()
-
-    torch.testing.assert_close(native, expected)
-    assert expected_count == count

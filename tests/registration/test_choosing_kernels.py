@@ -39,33 +39,35 @@ def three():
     return op
 
 
-def test_the_highest_priority_that_accepts_runs():
-    op = three()
-
-    assert (20.0, 10.0, 20.0) == (value(op, 1), value(op, 1, 1), value(op, 1))
+def is_vector(x):
+    return x.dim() == 1
 
 
-def test_at_equal_priority_a_condition_goes_before_none_and_the_first_registered_before_later_ones():
+CHOICES = {
+    "the highest priority that accepts": (
+        [("cpu", 10, {"name": "plain"}), ("cpu", 20, {"name": "vectors", "when": is_vector, "priority": 1})],
+        (20.0, 10.0),
+    ),
+    "a condition before none, and the first before later ones": (
+        [("cpu", 10, {"name": "a"}), ("cpu", 20, {"name": "b"}), ("cpu", 30, {"name": "c", "when": is_vector})],
+        (30.0, 10.0),
+    ),
+    "the default kernel last": ([("cpu", 10, {"when": is_vector, "priority": -5})], (10.0, 1.0)),
+    "default kernels by their conditions": ([(None, 5, {"name": "vectors", "when": is_vector})], (5.0, 1.0)),
+    "the one that replaced another of its name": (
+        [("cpu", 10, {"name": "plain"}), ("cpu", 30, {"name": "plain", "replace": True})],
+        (30.0, 30.0),
+    ),
+}
+
+
+@each(("kernels", "expected"), CHOICES.values(), ids=CHOICES)
+def test_the_kernel_that_runs_for_a_vector_and_for_a_matrix(kernels, expected):
     op = make()
-    op.register_kernel("cpu", adding(10), name="a")
-    op.register_kernel("cpu", adding(20), name="b")
-    op.register_kernel("cpu", adding(30), name="c", when=lambda x: x.dim() == 1)
+    for device_type, amount, options in kernels:
+        op.register_kernel(device_type, adding(amount), **options)
 
-    assert (30.0, 10.0) == (value(op, 1), value(op, 1, 1))
-
-
-def test_the_default_kernel_comes_last():
-    op = make()
-    op.register_kernel("cpu", adding(10), name="vectors", when=lambda x: x.dim() == 1, priority=-5)
-
-    assert (10.0, 1.0) == (value(op, 1), value(op, 1, 1))
-
-
-def test_default_kernels_have_conditions_too():
-    op = make()
-    op.register_kernel(None, adding(5), name="vectors", when=lambda x: x.dim() == 1)
-
-    assert (5.0, 1.0) == (value(op, 1), value(op, 1, 1))
+    assert (*expected, expected[0]) == (value(op, 1), value(op, 1, 1), value(op, 1))
 
 
 def test_a_condition_names_what_it_needs():
@@ -218,13 +220,6 @@ def test_insisting_reaches_the_backward():
     assert 2.0 == x.grad.item()
 
 
-def test_insisting_on_a_kernel_whose_condition_says_no_raises():
-    op = three()
-
-    with op.use_kernel("vectors"), pytest.raises(KernelError, match=r"the kernel .vectors., which use_kernel"):
-        value(op, 1, 1)
-
-
 def test_insisting_on_a_kernel_that_is_not_available_raises_its_reason():
     op = make()
     op.register_kernel("cpu", unavailable, name="cpp")
@@ -233,21 +228,28 @@ def test_insisting_on_a_kernel_that_is_not_available_raises_its_reason():
         value(op, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "problem", "do"),
+    [
+        ("vectors", "the kernel .vectors., which use_kernel", ""),
+        ("triton", "there is no kernel 'triton'", "'triton' is a kernel for device type 'cuda'"),
+    ],
+    ids=["condition", "of another device"],
+)
+def test_insisting_on_a_kernel_that_cannot_run_raises(name, problem, do):
+    op = three()
+    op.register_kernel("cuda", adding(10), name="triton")
+
+    with pytest.raises(KernelError, match=problem) as caught, op.use_kernel(name):
+        value(op, 1, 1)
+    assert do in str(caught.value)
+
+
 def test_insisting_on_an_unknown_kernel_raises_at_once():
     with pytest.raises(KernelError, match="there is no kernel 'vector'") as caught, three().use_kernel("vector"):
         pass
 
     assert "did you mean 'vectors'?" in str(caught.value)
-
-
-def test_insisting_on_a_kernel_of_another_device_raises_in_the_call():
-    op = make()
-    op.register_kernel("cuda", adding(10), name="triton")
-
-    with op.use_kernel("triton"), pytest.raises(KernelError, match="there is no kernel 'triton'") as caught:
-        value(op, 1)
-
-    assert "'triton' is a kernel for device type 'cuda'" in str(caught.value)
 
 
 def test_insisting_ends_with_an_exception():
@@ -373,13 +375,6 @@ def test_switches_that_do_not_nest_are_each_undone():
     assert 20.0 == value(op, 1)
 
 
-def test_a_kernel_is_replaced_by_name():
-    op = three()
-    op.register_kernel("cpu", adding(30), name="plain", replace=True)
-
-    assert (20.0, 30.0) == (value(op, 1), value(op, 1, 1))
-
-
 def test_kernels_are_listed_in_the_order_of_their_turns():
     listed = three().kernels
 
@@ -433,18 +428,21 @@ def test_what_a_kernel_relies_on_is_copied_into_place():
     assert torch.equal(transposed() * 2, result)
 
 
-@pytest.mark.parametrize(("layout", "expected"), [("contiguous", (20, 4, 1)), ("contiguous_rows", (4, 20, 1))])
-def test_one_layout_for_all_tensors(layout, expected):
-    x = torch.zeros(5, 5, 4).transpose(0, 1)
+ROWS = torch.zeros(5, 5, 4).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "x", "expected"),
+    [
+        ("contiguous", ROWS, (20, 4, 1)),
+        ("contiguous_rows", ROWS, (4, 20, 1)),
+        ("channels_last", torch.zeros(2, 3, 4, 5), (60, 1, 15, 3)),
+    ],
+)
+def test_one_layout_for_all_tensors(layout, x, expected):
     strides, _ = seen_by("(Tensor x) -> Tensor", layout, x)
 
     assert [expected] == strides
-
-
-def test_channels_last():
-    strides, _ = seen_by("(Tensor x) -> Tensor", {"x": "channels_last"}, torch.zeros(2, 3, 4, 5))
-
-    assert [(60, 1, 15, 3)] == strides
 
 
 def test_lists_and_what_stands_behind_a_star_are_laid_out_too():

@@ -204,27 +204,6 @@ def test_an_operator_with_a_kernel_for_the_cpu_alone_does_not_run():
         on_the_cpu(torch.ones(3, device=DEVICE))
 
 
-def gradients(function, *tensors):
-    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    return torch.autograd.grad(function(*leaves).square().sum(), leaves)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, w: F.layer_norm(x @ w, (4,)),
-        lambda x, w: F.conv1d(x[None], w[:, None].expand(4, 3, 4), torch.ones(4, device=x.device)),
-        lambda x, w: F.scaled_dot_product_attention(x[None], w[None], w[None]),
-    ],
-)
-def test_gradients(function):
-    x, w = torch.randn(3, 4), torch.randn(4, 4)
-    ours = gradients(function, x.to(DEVICE), w.to(DEVICE))
-
-    assert all(grad.device == DEVICE for grad in ours)
-    assert_close([grad.cpu() for grad in ours], list(gradients(function, x, w)))
-
-
 def test_a_backward_runs_on_a_thread_of_its_own():
     seen = []
 
@@ -244,30 +223,6 @@ def test_a_backward_runs_on_a_thread_of_its_own():
     assert seen[0] == threading.get_ident() != seen[1]
 
 
-def test_transforms():
-    x = torch.randn(3, 4)
-
-    assert_close(*on_both(torch.func.grad(lambda x: x.sin().square().sum()), x))
-    assert_close(*on_both(torch.func.vmap(torch.dot), x, x))
-    assert_close(*on_both(lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1], x))
-    assert_close(*on_both(torch.func.hessian(lambda x: x.pow(3).sum()), x[0]))
-
-
-def test_gradcheck():
-    x = torch.randn(3, dtype=torch.float64, device=DEVICE, requires_grad=True)
-
-    assert torch.autograd.gradcheck(lambda x: (x * x.sin()).sum(), x)
-
-
-def test_autocast():
-    x, w = torch.randn(3, 4, device=DEVICE), torch.randn(4, 4, device=DEVICE)
-    with torch.autocast("second", dtype=torch.bfloat16):
-        product, total = x @ w, (x @ w).sum()
-
-    assert product.dtype == torch.bfloat16
-    assert total.dtype == torch.float32
-
-
 def test_checkpoint_draws_the_same_numbers_again():
     drawn = []
 
@@ -278,13 +233,6 @@ def test_checkpoint_draws_the_same_numbers_again():
     checkpoint(function, torch.ones(30, device=DEVICE, requires_grad=True), use_reentrant=False).sum().backward()
 
     assert torch.equal(*drawn)
-
-
-def test_compiled_code_without_inductor():
-    x = torch.randn(3, device=DEVICE, requires_grad=True)
-    torch.compile(lambda x: (x.sin() * 2).sum(), backend="aot_eager", fullgraph=True)(x).backward()
-
-    assert_close(x.grad.cpu(), 2 * x.detach().cpu().cos())
 
 
 def test_modules_and_optimizers():

@@ -1,5 +1,7 @@
 """torch.compile(fullgraph=True) over the whole table, by value: forward, backward, and torch.func inside."""
 
+from functools import partial
+
 import pytest
 import torch
 from tables import each
@@ -23,17 +25,28 @@ def gradients(f, inputs):
     return torch.autograd.grad(f(*inputs), inputs)
 
 
-@ROWS
-def test_forward(row):
-    assert_close(compiled(row.op)(*row.inputs()), row.reference(*row.inputs()))
+def as_it_is(f):
+    return f
+
+
+WAYS = {
+    "forward": lambda f, row, wrap: wrap(f)(*row.inputs()),
+    "backward": lambda f, row, wrap: gradients(wrap(row.loss(f)), row.inputs(requires_grad=True)),
+    "func.grad inside": lambda f, row, wrap: wrap(grad(row.loss(f), tuple(range(len(row.shapes)))))(*row.inputs()),
+}
 
 
 @ROWS
-@each("dynamic", [False, True], ids=["static", "dynamic"])
-def test_backward(row, dynamic):
-    actual = gradients(compiled(row.loss(row.op), dynamic=dynamic), row.inputs(requires_grad=True))
+@each("way", WAYS)
+def test_values_and_gradients(row, way):
+    assert_close(WAYS[way](row.op, row, compiled), WAYS[way](row.reference, row, as_it_is))
 
-    assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
+
+@ROWS
+def test_backward_for_every_size(row):
+    actual = WAYS["backward"](row.op, row, partial(compiled, dynamic=True))
+
+    assert_close(actual, WAYS["backward"](row.reference, row, as_it_is))
 
 
 @pytest.mark.parametrize("name", slow_but_every(4, ["by name", "hidden", "list, keyword-only, optional", "in-place"]))
@@ -42,14 +55,6 @@ def test_backward_with_inductor(name):
     actual = gradients(compiled(row.loss(row.op), backend="inductor"), row.inputs(requires_grad=True))
 
     assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
-
-
-@ROWS
-def test_torch_func_grad_inside(row):
-    indices = tuple(range(len(row.shapes)))
-    actual = compiled(grad(row.loss(row.op), indices))(*row.inputs())
-
-    assert_close(actual, grad(row.loss(row.reference), indices)(*row.inputs()))
 
 
 @pytest.mark.parametrize("row", [row for row in TWICE.values() if not row.mutates],

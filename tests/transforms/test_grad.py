@@ -5,6 +5,7 @@ import torch
 from tables import each
 from torch.func import grad, jacrev, vjp
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import GradientError
 from ops import TABLE
@@ -22,86 +23,79 @@ def argnums(row):
     return tuple(range(len(row.shapes)))
 
 
-@ROWS
-def test_values(row):
-    assert_close(row.op(*row.inputs()), row.reference(*row.inputs()))
-
-
-@ROWS
-def test_backward(row):
-    actual = gradients(row.loss(row.op), row.inputs(requires_grad=True))
-
-    assert_close(actual, gradients(row.loss(row.reference), row.inputs(requires_grad=True)))
-
-
-@ROWS
-def test_backward_of_each_subset_of_inputs(row):
+def each_alone(f, row):
+    """The gradient of each input where no other requires one."""
+    found = []
     for wanted in argnums(row):
         inputs = [t.requires_grad_(i == wanted) for i, t in enumerate(row.inputs())]
-        expected = [t.requires_grad_(i == wanted) for i, t in enumerate(row.inputs())]
+        found += torch.autograd.grad(row.loss(f)(*inputs), inputs[wanted])
+    return found
 
-        actual = torch.autograd.grad(row.loss(row.op)(*inputs), inputs[wanted])
-        assert_close(actual, torch.autograd.grad(row.loss(row.reference)(*expected), expected[wanted]))
+
+def pulled_back(f, row):
+    outputs, pull = vjp(f, *row.inputs())
+    return outputs, pull(tuple(output.cos() for output in outputs))
+
+
+def checkpointed(f, row):
+    inputs = row.inputs(requires_grad=True)
+    return gradients(row.loss(lambda *tensors: checkpoint(f, *tensors, use_reentrant=False)), inputs)
+
+
+def with_hooks(f, row):
+    """Hooks may replace everything that is saved."""
+    inputs = row.inputs(requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy):
+        loss = row.loss(f)(*inputs)
+    return torch.autograd.grad(loss, inputs)
+
+
+ONCE = {
+    "values": lambda f, row: f(*row.inputs()),
+    "backward": lambda f, row: gradients(row.loss(f), row.inputs(requires_grad=True)),
+    "backward of one input": each_alone,
+    "checkpoint": checkpointed,
+    "saved tensor hooks": with_hooks,
+    "func.grad": lambda f, row: grad(row.loss(f), argnums(row))(*row.inputs()),
+    "func.vjp": pulled_back,
+    "func.jacrev": lambda f, row: jacrev(f, argnums(row))(*row.inputs()),
+}
 
 
 @ROWS
-def test_torch_func_grad(row):
-    actual = grad(row.loss(row.op), argnums(row))(*row.inputs())
-
-    assert_close(actual, grad(row.loss(row.reference), argnums(row))(*row.inputs()))
-
-
-@ROWS
-def test_vjp(row):
-    outputs, pull = vjp(row.op, *row.inputs())
-    expected_outputs, expected_pull = vjp(row.reference, *row.inputs())
-    cotangents = tuple(output.cos() for output in expected_outputs)
-
-    assert_close((outputs, pull(cotangents)), (expected_outputs, expected_pull(cotangents)))
+@each("way", ONCE)
+def test_values_and_gradients(row, way):
+    assert_close(ONCE[way](row.op, row), ONCE[way](row.reference, row))
 
 
-@ROWS
-def test_jacrev(row):
-    assert_close(jacrev(row.op, argnums(row))(*row.inputs()), jacrev(row.reference, argnums(row))(*row.inputs()))
+def squares(tensors):
+    return sum((one**2).sum() for one in tensors)
 
 
-@TWICE_ROWS
-def test_grad_of_grad(row):
-    def penalty(f):
-        return lambda *x: sum((g**2).sum() for g in grad(row.loss(f), argnums(row))(*x))
-
-    actual = grad(penalty(row.op), argnums(row))(*row.inputs())
-    assert_close(actual, grad(penalty(row.reference), argnums(row))(*row.inputs()))
+def grad_of_grad(f, row):
+    return grad(lambda *x: squares(grad(row.loss(f), argnums(row))(*x)), argnums(row))(*row.inputs())
 
 
-@TWICE_ROWS
-def test_double_backward(row):
-    def penalty(f, inputs):
-        return sum((g**2).sum() for g in gradients(f, inputs, create_graph=True))
-
-    inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
-    actual = torch.autograd.grad(penalty(row.loss(row.op), inputs), inputs)
-    assert_close(actual, torch.autograd.grad(penalty(row.loss(row.reference), expected), expected))
+def double_backward(f, row):
+    inputs = row.inputs(requires_grad=True)
+    return torch.autograd.grad(squares(gradients(row.loss(f), inputs, create_graph=True)), inputs)
 
 
-@TWICE_ROWS
-def test_third_order(row):
-    def third(f):
-        return grad(lambda x: grad(lambda y: grad(lambda z: row.loss(f)(z, *rest))(y).sum())(x).sum())(first)
-
-    first, *rest = row.inputs()
-    assert_close(third(row.op), third(row.reference))
-
-
-@TWICE_ROWS
-def test_force_matching(row):
+def force_matching(f, row):
     """A loss that contains torch.func.grad is differentiated by plain autograd, as in learning forces."""
+    inputs = row.inputs(requires_grad=True)
+    return torch.autograd.grad(squares(grad(row.loss(f), argnums(row))(*inputs)), inputs)
 
-    def forces(f, inputs):
-        found = grad(row.loss(f), argnums(row))(*inputs)
-        return torch.autograd.grad(sum((force**2).sum() for force in found), inputs)
 
-    assert_close(forces(row.op, row.inputs(requires_grad=True)), forces(row.reference, row.inputs(requires_grad=True)))
+def third_order(f, row):
+    first, *rest = row.inputs()
+    return grad(lambda x: grad(lambda y: grad(lambda z: row.loss(f)(z, *rest))(y).sum())(x).sum())(first)
+
+
+@TWICE_ROWS
+@each("way", [grad_of_grad, double_backward, force_matching, third_order])
+def test_higher_orders(row, way):
+    assert_close(way(row.op, row), way(row.reference, row))
 
 
 @TWICE_ROWS

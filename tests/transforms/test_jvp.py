@@ -27,45 +27,38 @@ def tangents(row):
     return tuple(tensor.sin() for tensor in row.inputs())
 
 
-@ROWS
-def test_jvp(row):
-    assert_close(jvp(row.op, row.inputs(), tangents(row)), jvp(row.reference, row.inputs(), tangents(row)))
-
-
-@ROWS
-def test_jvp_of_one_input(row):
+def of_one_input(f, row):
     first, *rest = row.inputs()
-
-    actual = jvp(lambda x: row.op(x, *rest), (first,), (first.sin(),))
-    assert_close(actual, jvp(lambda x: row.reference(x, *rest), (first,), (first.sin(),)))
+    return jvp(lambda x: f(x, *rest), (first,), (first.sin(),))
 
 
-@ROWS
-def test_dual_numbers(row):
+def of_duals(f, row):
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(*pair) for pair in zip(row.inputs(), tangents(row), strict=True)]
-        actual = [forward_ad.unpack_dual(output).tangent for output in row.op(*duals)]
+        return [forward_ad.unpack_dual(output).tangent for output in f(*duals)]
 
-    assert_close(actual, list(jvp(row.reference, row.inputs(), tangents(row))[1]))
+
+def of_the_gradient_of_duals(f, row):
+    inputs = row.inputs(requires_grad=True)
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(inputs, tangents(row), strict=True)]
+        found = torch.autograd.grad(row.loss(f)(*duals), inputs, create_graph=True)
+        return [forward_ad.unpack_dual(gradient).tangent.detach() for gradient in found]
+
+
+WAYS = {
+    "func.jvp": lambda f, row: jvp(f, row.inputs(), tangents(row)),
+    "func.jvp of one input": of_one_input,
+    "dual numbers": of_duals,
+    "a backward of dual numbers": of_the_gradient_of_duals,
+    "func.jacfwd": lambda f, row: jacfwd(f, tuple(range(len(row.shapes))))(*row.inputs()),
+}
 
 
 @ROWS
-def test_forward_over_reverse_with_dual_numbers(row):
-    def tangent_of_gradient(f):
-        inputs = row.inputs(requires_grad=True)
-        with forward_ad.dual_level():
-            duals = [forward_ad.make_dual(*pair) for pair in zip(inputs, tangents(row), strict=True)]
-            found = torch.autograd.grad(row.loss(f)(*duals), inputs, create_graph=True)
-            return [forward_ad.unpack_dual(gradient).tangent.detach() for gradient in found]
-
-    assert_close(tangent_of_gradient(row.op), tangent_of_gradient(row.reference))
-
-
-@ROWS
-def test_jacfwd(row):
-    indices = tuple(range(len(row.shapes)))
-
-    assert_close(jacfwd(row.op, indices)(*row.inputs()), jacfwd(row.reference, indices)(*row.inputs()))
+@each("way", WAYS)
+def test_tangents(row, way):
+    assert_close(WAYS[way](row.op, row), WAYS[way](row.reference, row))
 
 
 CELLS = {

@@ -1,4 +1,4 @@
-"""Export, tracing, checkpointing, saved-tensor hooks, threads, the profiler, autocast and subclasses."""
+"""Export, tracing, threads, the profiler, autocast and subclasses."""
 
 import io
 import threading
@@ -8,7 +8,6 @@ import torch
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
-from torch.utils.checkpoint import checkpoint
 from ways import Calls
 
 from custom_autograd import custom_op
@@ -39,25 +38,6 @@ def test_a_traced_graph_holds_the_op():
     traced = torch.jit.trace(lambda x: cube(x) * 2, (torch.ones(3, dtype=torch.float64),))
 
     assert "table::cube" in str(traced.graph)
-
-
-@each("row", TABLE.values(), ids=TABLE)
-def test_checkpoint(row):
-    inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
-    outputs = checkpoint(row.op, *inputs, use_reentrant=False)
-
-    actual = torch.autograd.grad(sum((output**3).sum() for output in outputs), inputs)
-    assert_close(actual, torch.autograd.grad(row.loss(row.reference)(*expected), expected))
-
-
-@each("row", TABLE.values(), ids=TABLE)
-def test_saved_tensor_hooks_can_replace_everything_that_is_saved(row):
-    inputs, expected = row.inputs(requires_grad=True), row.inputs(requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy().copy(), torch.from_numpy):
-        loss = row.loss(row.op)(*inputs)
-
-    actual = torch.autograd.grad(loss, inputs)
-    assert_close(actual, torch.autograd.grad(row.loss(row.reference)(*expected), expected))
 
 
 def test_threads():

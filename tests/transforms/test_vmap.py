@@ -27,9 +27,24 @@ def argnums(row):
     return tuple(range(len(row.shapes)))
 
 
+def grad_of_vmap(f, row):
+    return grad(lambda *x: sum((output**2).sum() for output in vmap(f)(*x)), argnums(row))(*batches(row))
+
+
+WAYS = {
+    "vmap": lambda f, row: vmap(f)(*batches(row)),
+    "the last dimension": lambda f, row: vmap(f, -1, -1)(*(tensor.movedim(0, -1) for tensor in batches(row))),
+    "an empty batch": lambda f, row: vmap(f)(*(tensor[:0] for tensor in batches(row))),
+    "vmap of vmap": lambda f, row: vmap(vmap(f))(*batches(row, copies=2)),
+    "vmap of grad": lambda f, row: vmap(grad(row.loss(f), argnums(row)))(*batches(row)),
+    "grad of vmap": grad_of_vmap,
+}
+
+
 @ROWS
-def test_vmap(row):
-    assert_close(vmap(row.op)(*batches(row)), vmap(row.reference)(*batches(row)))
+@each("way", WAYS)
+def test_batches(row, way):
+    assert_close(WAYS[way](row.op, row), WAYS[way](row.reference, row))
 
 
 @ROWS
@@ -42,36 +57,6 @@ def test_vmap_over_every_subset_of_inputs(row):
         assert_close(vmap(row.op, in_dims)(*mixed), vmap(row.reference, in_dims)(*mixed))
 
 
-@ROWS
-def test_vmap_over_the_last_dimension(row):
-    moved = [tensor.movedim(0, -1) for tensor in batches(row)]
-
-    assert_close(vmap(row.op, -1, -1)(*moved), vmap(row.reference, -1, -1)(*moved))
-
-
-@ROWS
-def test_vmap_of_vmap(row):
-    nested = batches(row, copies=2)
-
-    assert_close(vmap(vmap(row.op))(*nested), vmap(vmap(row.reference))(*nested))
-
-
-@ROWS
-def test_vmap_of_grad(row):
-    actual = vmap(grad(row.loss(row.op), argnums(row)))(*batches(row))
-
-    assert_close(actual, vmap(grad(row.loss(row.reference), argnums(row)))(*batches(row)))
-
-
-@ROWS
-def test_grad_of_vmap(row):
-    def loss(f):
-        return lambda *x: sum((output**2).sum() for output in vmap(f)(*x))
-
-    actual = grad(loss(row.op), argnums(row))(*batches(row))
-    assert_close(actual, grad(loss(row.reference), argnums(row))(*batches(row)))
-
-
 @each("row", [row for row in TWICE.values() if not row.mutates],
                          ids=[name for name, row in TWICE.items() if not row.mutates])  # fmt: skip
 @each("order", [hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacfwd(f)),
@@ -82,13 +67,6 @@ def test_vmap_of_second_derivatives(row, order):
         return vmap(lambda x, *rest: order(lambda y: row.loss(f)(y, *rest))(x))(*batches(row))
 
     assert_close(second(row.op), second(row.reference))
-
-
-@ROWS
-def test_an_empty_batch(row):
-    empty = [tensor[:0] for tensor in batches(row)]
-
-    assert_close(vmap(row.op)(*empty), vmap(row.reference)(*empty))
 
 
 def test_writing_one_tensor_once_per_sample_raises():
