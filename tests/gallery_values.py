@@ -38,11 +38,28 @@ def load(name: str) -> ModuleType:
     return sys.modules[name]
 
 
+INTERPRETED = (
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
+        reason="Triton is not installed, or compiles for a GPU",
+    ),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, which computes what a mask hides
+)
+
+
 def interpreted(test: Callable[..., None]) -> Callable[..., None]:
     """A test of Triton kernels on CPU tensors: tests/conftest.py lets Triton's interpreter run them."""
-    is_there = importlib.util.find_spec("triton") is not None and not torch.cuda.is_available()
-    quiet = pytest.mark.filterwarnings("ignore::RuntimeWarning")(test)  # NumPy's, which computes what a mask hides
-    return pytest.mark.skipif(not is_there, reason="Triton is not installed, or compiles for a GPU")(quiet)
+    for mark in INTERPRETED:
+        test = mark(test)
+    return test
+
+
+def saved_shapes(call: Callable[[], object]) -> list[tuple[int, ...]]:
+    """The shapes of what a call saves for its backward."""
+    shapes: list[tuple[int, ...]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: shapes.append(tuple(t.shape)) or t, lambda t: t):
+        call()
+    return shapes
 
 
 def transposed(tensor: Tensor) -> Tensor:

@@ -83,26 +83,9 @@ def test_gradients_in_one_pass(layout: Callable[[Tensor], Tensor], dtype: torch.
             assert_near(gradient, value, dtype, budget=factor * BUDGETS[dtype])
 
 
-def scalar(function: Callable[..., tuple[Tensor, Tensor]], *inputs: Tensor) -> Tensor:
-    """With first and second derivatives through both results."""
-    out, residual = function(*inputs)
-    return out.pow(3).sum() + (residual.sin() * out).sum()
-
-
 def test_derivatives() -> None:
     """Of x, of the residual before the call, on which the hidden statistic depends, and of the weight."""
     assert_derivatives(functional, exact, *inputs_of((2, 3), torch.float64))
-
-
-def test_two_layers_on_copies_of_the_residual() -> None:
-    def stack(layer: Callable[..., tuple[Tensor, Tensor]], x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
-        out, residual = layer(x, residual, weight)
-        return scalar(layer, out.tanh(), residual, weight)
-
-    inputs = [tensor.requires_grad_() for tensor in inputs_of((2, 5), torch.float64)]
-    found = torch.autograd.grad(stack(functional, *inputs), inputs)
-
-    torch.testing.assert_close(found, torch.autograd.grad(stack(exact, *inputs), inputs))
 
 
 def test_residual_overwritten_before_the_backward_is_an_error() -> None:

@@ -13,6 +13,7 @@ from gallery_values import (
     load,
     needs_compiler,
     random,
+    saved_shapes,
     statistic,
     strided,
     transposed,
@@ -81,9 +82,7 @@ def test_only_wanted_gradients_are_computed(x_wanted: bool, weight_wanted: bool)
 def test_the_call_asks_for_what_requires_a_gradient() -> None:
     """A frozen weight costs no product."""
     x, weight, labels, bias = arguments(5, 7, 19, torch.float64)
-    kept: list[tuple[int, ...]] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
-        fused.linear_cross_entropy(x.requires_grad_(), weight, labels, bias)
+    kept = saved_shapes(lambda: fused.linear_cross_entropy(x.requires_grad_(), weight, labels, bias))
 
     assert (0,) in kept
     assert kept.count((19, 7)) <= 1  # the weight itself

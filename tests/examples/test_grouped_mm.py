@@ -229,11 +229,14 @@ def total(products: list[Tensor]) -> Tensor:
     return sum(product.square().sum() for product in products)
 
 
-def test_lists() -> None:
+@each("backend", [None, "aot_eager"])
+def test_lists(backend: str | None) -> None:
     a, b = pairs()
+    run = listed.grouped_mm_list
+    if backend is not None:
+        run = torch.compile(run, fullgraph=True, backend=backend)
 
-    expected = [torch.einsum("ij,jk->ik", left, right) for left, right in zip(a, b, strict=True)]
-    torch.testing.assert_close(listed.grouped_mm_list(a, b), expected)
+    torch.testing.assert_close(run(a, b), [torch.einsum("ij,jk->ik", *pair) for pair in zip(a, b, strict=True)])
 
 
 def test_gradients_of_some_elements_of_lists() -> None:
@@ -243,14 +246,6 @@ def test_gradients_of_some_elements_of_lists() -> None:
 
     expected = total([left @ right for left, right in zip(a, b, strict=True)])
     torch.testing.assert_close(found, torch.autograd.grad(expected, leaves))
-
-
-def test_compiled_lists() -> None:
-    a, b = pairs()
-    torch.compiler.reset()
-    compiled = torch.compile(listed.grouped_mm_list, fullgraph=True, backend="aot_eager")
-
-    torch.testing.assert_close(compiled(a, b), [left @ right for left, right in zip(a, b, strict=True)])
 
 
 def test_a_pair_without_a_product() -> None:

@@ -71,41 +71,24 @@ def test_more_boxes_than_a_tile() -> None:
     assert 64 < len(kept) < 600
 
 
-@kernels
-def test_of_equal_scores_the_first_box_is_kept(kernel) -> None:
-    boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2], [5, 5, 6, 6]])
-    with nms.use_kernel(kernel):
-        kept = nms(boxes, torch.ones(3), 0.5)
-
-    assert [0, 2] == kept.tolist()
-
-
-@kernels
-def test_an_overlap_as_large_as_the_threshold_is_kept(kernel) -> None:
-    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 2]])
-    with nms.use_kernel(kernel):
-        kept = nms(boxes, torch.tensor([2.0, 1.0]), 0.5)
-
-    assert [0, 1] == kept.tolist()
+TWO_AND_ONE = [[0.0, 0, 2, 2], [0, 0, 2, 2], [5, 5, 6, 6]]
+EDGES = {
+    "of equal scores the first box is kept": (TWO_AND_ONE, [1.0, 1.0, 1.0], [0, 2]),
+    "an overlap as large as the threshold is kept": ([[0.0, 0, 1, 1], [0, 0, 1, 2]], [2.0, 1.0], [0, 1]),
+    "empty boxes and NaN suppress nothing": (
+        [[1.0, 1, 1, 1], [1, 1, 1, 1], [0, 0, torch.nan, 2], [0, 0, 2, 2]],
+        [4.0, 3.0, 2.0, 1.0],
+        [0, 1, 2, 3],
+    ),
+    "NaN is the best score": (TWO_AND_ONE, [torch.inf, torch.nan, 0.0], [1, 2]),
+}
 
 
 @kernels
-def test_empty_boxes_and_nan_suppress_nothing(kernel) -> None:
-    nan = torch.nan
-    boxes = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 1], [0, 0, nan, 2], [0, 0, 2, 2]])
+@each(("boxes", "scores", "kept"), EDGES.values(), ids=EDGES)
+def test_edges(kernel, boxes, scores, kept) -> None:
     with nms.use_kernel(kernel):
-        kept = nms(boxes, torch.tensor([4.0, 3.0, 2.0, 1.0]), 0.5)
-
-    assert [0, 1, 2, 3] == kept.tolist()
-
-
-@kernels
-def test_nan_is_the_best_score(kernel) -> None:
-    boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2], [5, 5, 6, 6]])
-    with nms.use_kernel(kernel):
-        kept = nms(boxes, torch.tensor([torch.inf, torch.nan, 0.0]), 0.5)
-
-    assert [1, 2] == kept.tolist()
+        assert kept == nms(torch.tensor(boxes), torch.tensor(scores), 0.5).tolist()
 
 
 def test_one_graph_for_every_number_of_boxes() -> None:

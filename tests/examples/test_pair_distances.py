@@ -97,33 +97,6 @@ def test_derivatives(is_periodic: bool) -> None:
     assert_derivatives(partial(of, pair_distances), partial(of, plain), *inputs)
 
 
-def forces_loss(function: Callable[..., Tensor], positions: Tensor, weights: Tensor, target: Tensor) -> Tensor:
-    """How far minus the gradient of a small energy model is from given forces."""
-    features = torch.exp(-function(positions, PAIRS).unsqueeze(1) * torch.arange(1.0, 4.0, dtype=positions.dtype))
-    energy = torch.tanh(features @ weights[:-1]) @ weights[-1]
-    (gradient,) = torch.autograd.grad(energy.sum(), positions, create_graph=True)
-    return (gradient + target).square().sum()
-
-
-def test_training_on_forces() -> None:
-    """Twenty steps of gradient descent on a loss of forces are those of plain PyTorch, and the loss falls."""
-    target = random(5, 3, dtype=torch.float64, seed=7) / 10
-    results = []
-    for function in (pair_distances, plain):
-        positions = positions_and_cell(False, torch.float64)[0].div(3).requires_grad_()
-        weights = random(4, 3, dtype=torch.float64, seed=8).requires_grad_()
-        losses = []
-        for _ in range(20):
-            loss = forces_loss(function, positions, weights, target)
-            on_weights, on_positions = torch.autograd.grad(loss, (weights, positions))
-            losses.append(loss.item())
-            weights = (weights - 0.1 * on_weights).detach().requires_grad_()
-        results.append((torch.tensor(losses), weights.detach(), on_positions))
-
-    torch.testing.assert_close(results[0], results[1])
-    assert losses[-1] < losses[0]
-
-
 def test_distance_of_zero_has_gradients_of_zero() -> None:
     """Two atoms in one place: the distance, the force and the force's gradient are 0, where plain PyTorch has NaN."""
     positions = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], requires_grad=True)

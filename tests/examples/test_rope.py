@@ -6,8 +6,9 @@ from tables import each
 from gallery_values import BUDGETS, assert_near, interpreted, load, random
 
 rope, choices = load("rope"), load("launch_choices")
-# Heads, positions, half: several programs in each direction, with rests; one position; one of everything; no batch.
-SHAPES = ((2, 5, 7, 6), (3, 1, 19), (1, 1, 1), (33, 4), (9, 40, 64))
+# Heads, positions, half: several programs in each direction, with rests; one position; one of everything; no batch;
+# nothing.
+SHAPES = ((2, 5, 7, 6), (3, 1, 19), (1, 1, 1), (33, 4), (2, 0, 2), (3, 2, 0), (9, 40, 64))
 
 TABLES_AND_DTYPES = [
     *((dtype, dtype) for dtype in BUDGETS),

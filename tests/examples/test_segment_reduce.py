@@ -164,14 +164,16 @@ def test_offsets_that_do_not_divide_the_rows(offsets, message) -> None:
         segment_reduce(torch.ones(3, 2), offsets)
 
 
-def test_offsets_that_do_not_divide_the_rows_raise_in_numpy() -> None:
-    with segment_reduce.use_kernel("numpy"), pytest.raises(RuntimeError, match="'offsets' must rise from 0 to 3"):
-        segment_reduce(torch.ones(3, 2), torch.tensor([0, 2]))
-
-
-def test_offsets_of_another_dtype_raise_in_numpy() -> None:
-    with segment_reduce.use_kernel("numpy"), pytest.raises(RuntimeError, match="the number of rows, in int64"):
-        segment_reduce(torch.ones(3, 2), torch.tensor([0, 3], dtype=torch.int32))
+@each(
+    ("offsets", "message"),
+    [
+        (torch.tensor([0, 2]), "'offsets' must rise from 0 to 3"),
+        (torch.tensor([0, 3], dtype=torch.int32), "the number of rows, in int64"),
+    ],
+)
+def test_wrong_offsets_raise_in_numpy(offsets, message) -> None:
+    with segment_reduce.use_kernel("numpy"), pytest.raises(RuntimeError, match=message):
+        segment_reduce(torch.ones(3, 2), offsets)
 
 
 def test_offsets_that_do_not_divide_the_rows_raise_under_vmap() -> None:

@@ -17,6 +17,7 @@ from gallery_values import (
     load,
     needs_compiler,
     random,
+    saved_shapes,
     strided,
     transposed,
 )
@@ -159,9 +160,7 @@ def test_derivatives() -> None:
 
 def test_only_inputs_are_saved() -> None:
     inputs = make_inputs((1, 2, 70, 3), torch.float32, is_full=False)
-    saved: list[tuple[int, ...]] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(tuple(t.shape)) or t, lambda t: t):
-        scan(**{name: value.requires_grad_() for name, value in inputs.items()})
+    saved = saved_shapes(lambda: scan(**{name: value.requires_grad_() for name, value in inputs.items()}))
 
     assert sorted(tuple(value.shape) for value in inputs.values()) == sorted(saved)
 

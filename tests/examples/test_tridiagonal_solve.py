@@ -61,27 +61,20 @@ def test_one_matrix_for_a_batch_of_right_hand_sides() -> None:
     torch.testing.assert_close(found, torch.func.grad(partial(of_rows, dense))(diagonal[0]))
 
 
-@needs_compiler
-def test_zero_pivot_is_raised_about_with_its_place() -> None:
-    """The matrix is not singular, but Thomas's algorithm divides by its first element."""
-    ones = torch.ones(2, 2)
-    with pytest.raises(RuntimeError, match="the pivot of row 0 in system 1 is zero"):
-        tridiagonal_solve(ones, ZERO_FIRST, ones, ones)
+ONES = torch.ones(40, 3)
+PIVOTS = [
+    pytest.param(tridiagonal_solve, ZERO_FIRST, "the pivot of row 0 in system 1 is zero", marks=needs_compiler),
+    pytest.param(tridiagonal_solve, ONES, "the pivot of row 1 in system 0 is zero", marks=needs_compiler),
+    pytest.param(load("tridiagonal_solve").thomas_in_pytorch, ZERO_FIRST, "a pivot is zero"),
+]
 
 
-@needs_compiler
-def test_zero_pivot_after_elimination() -> None:
-    """A singular matrix whose diagonal has no zero."""
-    ones = torch.ones(40, 3)
-    with pytest.raises(RuntimeError, match="the pivot of row 1 in system 0 is zero"):
-        tridiagonal_solve(ones, ones, ones, ones)
-
-
-def test_zero_pivot_in_pytorch() -> None:
-    """Where there is no compiler the same is raised."""
-    ones = torch.ones(2, 2)
-    with pytest.raises(RuntimeError, match="a pivot is zero"):
-        load("tridiagonal_solve").thomas_in_pytorch(ones, ZERO_FIRST, ones, ones)
+@pytest.mark.parametrize(("solve", "diagonal", "message"), PIVOTS, ids=["at first", "after elimination", "in PyTorch"])
+def test_zero_pivot_is_raised_about_with_its_place(solve, diagonal: Tensor, message: str) -> None:
+    """Without a singular matrix, as Thomas's algorithm divides by its first element, or with one without a zero."""
+    ones = torch.ones_like(diagonal)
+    with pytest.raises(RuntimeError, match=message):
+        solve(ones, diagonal, ones, ones)
 
 
 @each(
