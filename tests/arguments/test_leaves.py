@@ -114,7 +114,7 @@ def test_what_torch_cannot_write_to_a_file_it_refuses(name):
 
 @pytest.mark.parametrize("name", ["enum of strings", "flags", "pair or None", "literal of several types"])
 def test_check(name):
-    OPS[name].check(checks=["schema", "fake", "gradcheck", "vmap", "opcheck", "compile", "export"])
+    OPS[name].check(checks=["schema", "fake", "gradcheck", "vmap", "opcheck", "compile", "export"], isolated=False)
 
 
 # ----------------------------------------------------------------------------------------------------------- messages

@@ -230,7 +230,7 @@ def test_a_vmap_rule_without_the_star_is_refused():
 
 @pytest.mark.parametrize("op", [scaled, product, weighted], ids=["positional-only", "star, reference", "star, rules"])
 def test_check(op):
-    op.check(checks=["schema", "kernels", "fake", "gradcheck", "needs", "opcheck", "compile", "export"])
+    op.check(checks=["schema", "kernels", "fake", "gradcheck", "needs", "opcheck", "compile", "export"], isolated=False)
 
 
 # ------------------------------------------------------------------------------------------------ keyword-only tensors
@@ -295,7 +295,7 @@ def test_keyword_only_under_autocast():
 
 
 def test_keyword_only_check():
-    affine.check(checks=["schema", "fake", "gradcheck", "forward_mode", "opcheck", "compile", "export"])
+    affine.check(checks=["schema", "fake", "gradcheck", "forward_mode", "opcheck", "compile", "export"], isolated=False)
 
 
 @custom_op("signatures::keyword_drop_in")

@@ -165,7 +165,7 @@ def test_a_size_that_the_graph_has_read_is_the_same_symbol():
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_check_calls_it_a_fault_of_the_op(op):
-    report = op.check([Sample(X.clone())], checks=["fake", "compile"], raise_on_failure=False)
+    report = op.check([Sample(X.clone())], checks=["fake", "compile"], raise_on_failure=False, isolated=False)
 
     found = {result.check: (result.status, "reads a value" in result.message) for result in report.results}
     assert {"fake": ("failed", True), "compile": ("failed", True)} == found

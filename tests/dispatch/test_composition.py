@@ -8,7 +8,7 @@ from expecttest import assert_expected_inline
 from messages.shown import message
 from tables import each
 from torch.autograd import gradcheck, gradgradcheck
-from ways import every_way
+from ways import all_of, every_eager_way, every_graph
 
 from custom_autograd import GradientError, KernelError, custom_op
 
@@ -98,9 +98,14 @@ def test_it_is_a_view_of_its_argument():
 
 
 @every
-@every_way
+@every_eager_way
 def test_values_and_derivatives_are_right_in_every_way(f, way, plainly):
     torch.testing.assert_close(way(f, rand()), plainly(PLAIN[f], rand()))
+
+
+@every_graph
+def test_values_and_gradients_are_right_in_graphs(way, plainly):
+    torch.testing.assert_close(way(all_of(PLAIN), rand()), plainly(all_of(PLAIN.values()), rand()))
 
 
 @pytest.mark.parametrize("f", [read, write_to_view, write_to_one_of_two], ids=lambda f: f.__name__)

@@ -16,6 +16,7 @@ def test_the_notebook_has_no_outputs():
     assert [] == [cell["id"] for cell in cells if cell.get("outputs") or cell.get("execution_count")]
 
 
+@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("default")  # those of Jupyter's packages
 def test_the_notebook_runs_and_shows_ops_reports_and_graphs(monkeypatch):

@@ -1,11 +1,13 @@
 """Ops with containers have the values and derivatives of plain functions with the same containers, in every mode."""
 
+import itertools
+
 import pytest
 import torch
 from containers import ROWS
 from tables import each
 from torch.autograd import gradcheck, gradgradcheck
-from ways import every_way
+from ways import every_eager_way, every_graph
 
 from custom_autograd.verification.check import check
 from slow_cases import slow_but_every
@@ -18,9 +20,24 @@ def inputs_of(row):
 
 
 @rows
-@every_way
+@every_eager_way
 def test_values_and_derivatives_in_every_way(row, way, plainly):
     torch.testing.assert_close(way(row.call, *inputs_of(row)), plainly(row.plain, *inputs_of(row)))
+
+
+def of_all_rows(functions):
+    """A function of the tensors of all rows, for one graph."""
+    ends = list(itertools.accumulate(len(row.tensors()) for row in ROWS.values()))
+    places = list(map(slice, [0, *ends], ends))
+    return lambda *tensors: [function(*tensors[place]) for function, place in zip(functions, places, strict=True)]
+
+
+@every_graph
+def test_values_and_gradients_in_graphs(way, plainly):
+    inputs = [x for row in ROWS.values() for x in inputs_of(row)]
+    calls, plain = of_all_rows([row.call for row in ROWS.values()]), of_all_rows([row.plain for row in ROWS.values()])
+
+    torch.testing.assert_close(way(calls, *inputs), plainly(plain, *inputs))
 
 
 @rows

@@ -43,6 +43,7 @@ def test_kernels_of_the_cpu_run(monkeypatch):
     assert [] == idle
 
 
+@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_of_the_gallery(name):
