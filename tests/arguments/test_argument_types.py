@@ -21,14 +21,14 @@ EXAMPLES = {
 EACH = each(("row", "example"), EXAMPLES.values(), ids=EXAMPLES)
 
 
-def declared(row: TypeRow, annotation: Any, default: Any) -> CustomOp[..., Tensor]:
+def declared(row: TypeRow, annotation: Any, default: Any, name: str = "scale") -> CustomOp[..., Tensor]:
     """The op that multiplies with what says exactly which value it was given."""
 
     def scale(x: Tensor, value: Any = default) -> Tensor:
         return x * weight(value)
 
     scale.__annotations__["value"] = annotation
-    op: CustomOp[..., Tensor] = custom_op("argument_types::scale", scale, replace=True)
+    op: CustomOp[..., Tensor] = custom_op(f"argument_types::{name}", scale, replace=True)
 
     @op.register_fake
     def _(x, value):
@@ -64,13 +64,17 @@ def test_an_example_is_optional(row, example):
     assert_close(op(X), X * weight(None))
 
 
-@EACH
-def test_an_example_is_traced(row, example, fresh_compiler):
-    op = declared(row, row.annotation, example)
-    compiled = torch.compile(op, fullgraph=True, backend="aot_eager", dynamic=False)
+def test_examples_are_traced(fresh_compiler):
+    """One graph of all, with each example as an argument and as a default."""
+    examples = [example for _, example in EXAMPLES.values()]
+    ops = [declared(row, row.annotation, one, f"traced_{n}") for n, (row, one) in enumerate(EXAMPLES.values())]
 
-    assert_close(compiled(X, example), X * weight(example))
-    assert_close(compiled(X), X * weight(example))
+    def call(x, given):
+        return [op(x, one) for op, one in zip(ops, given, strict=True)] + [op(x) for op in ops]
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=False)
+
+    assert_close(compiled(X, examples), [X * weight(example) for example in examples] * 2)
 
 
 LISTED = {name: (row, example) for name, (row, example) in EXAMPLES.items() if row.has_list}

@@ -64,6 +64,24 @@ def _(grad, x, kind):
     return 2 * grad * x if kind == "square" else 3 * grad * x * x if kind else grad
 
 
+@custom_op("native::in_context")
+def in_context(x: Tensor, w: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    return x * w * scale, x * 2
+
+
+def save(ctx, inputs, output):
+    x, w, ctx.scale = inputs
+    ctx.save_for_backward(x, w)
+
+
+def gradients_in_context(ctx, grad, other):
+    x, w = ctx.saved_tensors
+    return grad * w * ctx.scale + other, grad * x * ctx.scale, None
+
+
+in_context.register_autograd(gradients_in_context, setup_context=save)
+
+
 def drawn(*shape, grad=False, dtype=torch.float32):
     return torch.randn(*shape, dtype=dtype, requires_grad=grad)
 
@@ -224,10 +242,16 @@ def node_outputs(node, x):
     return torch.autograd.graph.GradientEdge(node, 0)
 
 
-def test_a_second_backward_is_refused_and_a_retained_one_is_right():
+MULTIPLY = pytest.mark.parametrize(
+    "multiply", [product, lambda x, y: in_context(x, y)[0]], ids=["by name", "register_autograd"]
+)
+
+
+@MULTIPLY
+def test_a_second_backward_is_refused_and_a_retained_one_is_right(multiply):
     x, y = drawn(3, grad=True), drawn(3, grad=True)
     for _ in range(3):
-        z = product(x, y)
+        z = multiply(x, y)
     z.sum().backward(retain_graph=True)
     z.sum().backward()
     assert torch.equal(x.grad, 2 * y.detach())
@@ -237,10 +261,11 @@ def test_a_second_backward_is_refused_and_a_retained_one_is_right():
         _ = z.grad_fn.saved_tensors
 
 
-def test_a_write_to_what_was_saved_is_an_error():
+@MULTIPLY
+def test_a_write_to_what_was_saved_is_an_error(multiply):
     x, y = drawn(3, grad=True), drawn(3)
     for _ in range(3):
-        z = product(x, y)
+        z = multiply(x, y)
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         z.sum().backward()
@@ -264,20 +289,22 @@ def test_anomaly_mode_says_where_the_forward_was():
             z.sum().backward()
 
 
-def test_a_gradient_that_does_not_fit_raises_what_the_dispatcher_way_raises():
-    @custom_op("native::misfit")
-    def misfit(x: Tensor) -> Tensor:
-        return x * 2
+MISTAKES = {
+    "gradient": (lambda xs, is_wrong: xs[0] * 2, lambda grad: [grad[:1], None], "has the wrong shape"),
+    "gradient in a list": (lambda xs, is_wrong: xs[0] + xs[1], lambda grad: [grad, grad[:1]], "has the wrong shape"),
+    "output": (lambda xs, is_wrong: xs[0] if is_wrong else xs[0] * 1, lambda grad: [grad, None], "shares memory"),
+}
 
-    @misfit.register_backward
-    def _(grad, x):
-        return grad[:1]
 
-    x = drawn(3, grad=True)
+@pytest.mark.parametrize(("kernel", "rule", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_raises_what_the_dispatcher_way_raises(kernel, rule, words):
+    op = custom_op("native::mistaken", kernel, schema="(Tensor[] xs, bool is_wrong) -> Tensor", replace=True)
+    op.register_backward(rule)
     for _ in range(3):
-        misfit(x)
-    assert known(misfit) > 0
-    check_error(lambda: misfit(x).sum().backward(), "misfit")
+        op([drawn(3, grad=True), drawn(3)], False)
+
+    assert known(op) > 0
+    check_error(lambda: op([drawn(3, grad=True), drawn(3, grad=True)], True).sum().backward(), words)
 
 
 def test_a_callable_gradient_is_called_where_it_is_needed():
@@ -377,17 +404,6 @@ def test_a_kernel_that_turns_out_to_be_unavailable_is_replaced():
     is_there = False
     with pytest.warns(UserWarning, match="gone"):
         assert torch.equal(fallible(x), 2 * x)
-
-
-def test_an_output_that_is_an_input_is_refused_as_ever():
-    @custom_op("native::alias")
-    def alias(x: Tensor, is_copied: bool) -> Tensor:
-        return x * 1 if is_copied else x
-
-    x = drawn(3)
-    for _ in range(3):
-        alias(x, True)
-    check_error(lambda: alias(x, False), "alias")
 
 
 def test_a_new_rule_is_used_at_once():
@@ -544,22 +560,6 @@ def weighted_needs(xs, fixed):
         return weighted(xs, None, fixed)[0].grad_fn.needs_input_grad
 
 
-def test_a_misfit_in_a_list_raises_what_the_dispatcher_way_raises():
-    @custom_op("native::misfits")
-    def misfits(xs: list[Tensor]) -> Tensor:
-        return sum(xs)
-
-    @misfits.register_backward
-    def _(grad, xs):
-        return [grad, grad[:1]]
-
-    xs = [drawn(3, grad=True), drawn(3, grad=True)]
-    for _ in range(3):
-        misfits(xs)
-    assert known(misfits) > 0
-    check_error(lambda: misfits(xs).sum().backward(), "misfits")
-
-
 @pytest.fixture
 def native_again():
     """Afterwards calls are native again: of an op that compiled autograd has met, the dispatcher keeps them."""
@@ -568,23 +568,6 @@ def native_again():
         generated_code_of(op._record).recording_facts.keeps_dispatcher = False
         op._record.road.proofs.forget()
 
-
-@custom_op("native::in_context")
-def in_context(x: Tensor, w: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    return x * w * scale, x * 2
-
-
-def save(ctx, inputs, output):
-    x, w, ctx.scale = inputs
-    ctx.save_for_backward(x, w)
-
-
-def gradients_in_context(ctx, grad, other):
-    x, w = ctx.saved_tensors
-    return grad * w * ctx.scale + other, grad * x * ctx.scale, None
-
-
-in_context.register_autograd(gradients_in_context, setup_context=save)
 
 COMPILED = {
     "by name": lambda x, w, scale: product(x, w) * scale,

@@ -1,13 +1,11 @@
 """Ops with containers have the values and derivatives of plain functions with the same containers, in every mode."""
 
-import itertools
-
 import pytest
 import torch
 from containers import ROWS
 from tables import each
 from torch.autograd import gradcheck, gradgradcheck
-from ways import every_eager_way, every_graph
+from ways import every_eager_way, every_graph, side_by_side
 
 from custom_autograd.verification.check import check
 from slow_cases import slow_but_every
@@ -25,17 +23,12 @@ def test_values_and_derivatives_in_every_way(row, way, plainly):
     torch.testing.assert_close(way(row.call, *inputs_of(row)), plainly(row.plain, *inputs_of(row)))
 
 
-def of_all_rows(functions):
-    """A function of the tensors of all rows, for one graph."""
-    ends = list(itertools.accumulate(len(row.tensors()) for row in ROWS.values()))
-    places = list(map(slice, [0, *ends], ends))
-    return lambda *tensors: [function(*tensors[place]) for function, place in zip(functions, places, strict=True)]
-
-
 @every_graph
 def test_values_and_gradients_in_graphs(way, plainly):
     inputs = [x for row in ROWS.values() for x in inputs_of(row)]
-    calls, plain = of_all_rows([row.call for row in ROWS.values()]), of_all_rows([row.plain for row in ROWS.values()])
+    counts = [len(row.tensors()) for row in ROWS.values()]
+    calls = side_by_side([row.call for row in ROWS.values()], counts)
+    plain = side_by_side([row.plain for row in ROWS.values()], counts)
 
     torch.testing.assert_close(way(calls, *inputs), plainly(plain, *inputs))
 

@@ -1,19 +1,17 @@
 """torch.compile(fullgraph=True) over the whole table, by value: forward, backward, and torch.func inside."""
 
-from functools import partial
-
 import pytest
 import torch
 from tables import each
 from torch.func import grad, hessian, jacfwd, jvp, vmap
 from torch.testing import assert_close
+from ways import side_by_side
 
 from ops import TABLE, cube, normalize
 from slow_cases import slow_but_every
 
-ROWS = each("row", TABLE.values(), ids=TABLE)
+ROWS = list(TABLE.values())
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
-TWICE_ROWS = each("row", TWICE.values(), ids=TWICE)
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
@@ -25,28 +23,42 @@ def gradients(f, inputs):
     return torch.autograd.grad(f(*inputs), inputs)
 
 
-def as_it_is(f):
-    return f
+def results(rows, kind):
+    """The ops of rows, or their references, as one function of the tensors of all: for one graph."""
+    return side_by_side((getattr(row, kind) for row in rows), (len(row.shapes) for row in rows))
 
 
-WAYS = {
-    "forward": lambda f, row, wrap: wrap(f)(*row.inputs()),
-    "backward": lambda f, row, wrap: gradients(wrap(row.loss(f)), row.inputs(requires_grad=True)),
-    "func.grad inside": lambda f, row, wrap: wrap(grad(row.loss(f), tuple(range(len(row.shapes)))))(*row.inputs()),
-}
+def total(rows, kind):
+    losses = side_by_side((row.loss(getattr(row, kind)) for row in rows), (len(row.shapes) for row in rows))
+    return lambda *tensors: sum(losses(*tensors))
 
 
-@ROWS
-@each("way", WAYS)
-def test_values_and_gradients(row, way):
-    assert_close(WAYS[way](row.op, row, compiled), WAYS[way](row.reference, row, as_it_is))
+def inputs_of(rows, **options):
+    return [tensor for row in rows for tensor in row.inputs(**options)]
 
 
-@ROWS
-def test_backward_for_every_size(row):
-    actual = WAYS["backward"](row.op, row, partial(compiled, dynamic=True))
+def gradient(rows, kind):
+    return grad(total(rows, kind), tuple(range(len(inputs_of(rows)))))
 
-    assert_close(actual, WAYS["backward"](row.reference, row, as_it_is))
+
+def pushed(rows, kind):
+    return lambda *inputs: jvp(results(rows, kind), inputs, inputs)
+
+
+@each(
+    ("make", "rows"),
+    [(results, ROWS), (gradient, ROWS), (pushed, list(TWICE.values()))],
+    ids=["forward", "func.grad inside", "func.jvp inside"],
+)
+def test_values_and_derivatives(make, rows):
+    assert_close(compiled(make(rows, "op"))(*inputs_of(rows)), make(rows, "reference")(*inputs_of(rows)))
+
+
+@each("dynamic", [False, True], ids=["static", "dynamic"])
+def test_backward(dynamic):
+    actual = gradients(compiled(total(ROWS, "op"), dynamic=dynamic), inputs_of(ROWS, requires_grad=True))
+
+    assert_close(actual, gradients(total(ROWS, "reference"), inputs_of(ROWS, requires_grad=True)))
 
 
 @pytest.mark.parametrize("name", slow_but_every(4, ["by name", "hidden", "list, keyword-only, optional", "in-place"]))
@@ -66,14 +78,6 @@ def test_second_derivatives_inside(row, order):
         return lambda x, *rest: order(lambda y: row.loss(f)(y, *rest))(x)
 
     assert_close(compiled(second(row.op))(*row.inputs()), second(row.reference)(*row.inputs()))
-
-
-@TWICE_ROWS
-def test_jvp_inside(row):
-    def push(f):
-        return lambda *inputs: jvp(f, inputs, inputs)
-
-    assert_close(compiled(push(row.op))(*row.inputs()), push(row.reference)(*row.inputs()))
 
 
 def test_vmap_of_grad_inside():
