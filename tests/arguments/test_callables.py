@@ -9,7 +9,7 @@ import pickle
 
 import torch
 from expecttest import assert_expected_inline
-from messages.shown import message
+from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.testing import assert_close
@@ -139,27 +139,23 @@ def test_what_a_rule_has_bound_is_not_asked_for():
     assert torch.autograd.gradcheck(OBJECT, X.clone().requires_grad_())
 
 
-def test_rule_without_a_signature():
+def test_a_rule_without_a_signature_and_an_object_with_the_wrong_parameters():
     assert_expected_inline(
-        message(lambda: WITH_RULES.register_backward(max, replace=True)),
+        together(
+            message(lambda: WITH_RULES.register_backward(max, replace=True)),
+            message(lambda: WITH_RULES.register_kernel("cuda", Scale(1.0).backward.__func__)),
+        ),
         """\
-RegistrationError: callables::ruled: the backward has no signature to bind by
+RegistrationError: callables::ruled
+  declared   FILE.py:LINE
+the backward has no signature to bind by
   expected   'x', 'output', 'needs', 'meta', 'grad', 'grad_output'
   rule       builtin_function_or_method max
-  declared   FILE.py:LINE
-  do         wrap it in a function whose parameters are the names it needs""",
-    )
-
-
-def test_object_with_the_wrong_parameters():
-    assert_expected_inline(
-        message(lambda: WITH_RULES.register_kernel("cuda", Scale(1.0).backward.__func__)),
-        """\
-RegistrationError: callables::ruled: the cuda kernel does not fit the schema: nothing is passed for its parameter 'grad'
+  do         wrap it in a function whose parameters are the names it needs
+the cuda kernel does not fit the schema: nothing is passed for its parameter 'grad'
   expected   (x)
   found      (self, grad)
   rule       FILE.py:LINE
-  declared   FILE.py:LINE
   do         give it these parameters""",
     )
 

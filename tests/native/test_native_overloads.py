@@ -203,23 +203,20 @@ def test_the_overload_of_a_replaced_op_is_the_new_ops():
         torch.testing.assert_close(known(new, x)(x), x * 3)
 
 
-def test_an_error_of_a_kernel_is_an_error_of_the_call(calls):
-    op = custom_op(
-        "native_overloads::fails", lambda x: 1 / 0 if x.shape[0] > 3 else x + 1, schema="(Tensor x) -> Tensor"
-    )
+MISTAKES = {
+    "raises": (lambda x: 1 / 0 if x.shape[0] > 3 else x + 1, ZeroDivisionError, "division by zero"),
+    "returns its input": (lambda x: x if x.shape[0] > 3 else x + 1, KernelError, "shares memory"),
+}
+
+
+@pytest.mark.parametrize(("kernel", "error", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_of_a_kernel_is_an_error_of_every_call(kernel, error, text):
+    op = custom_op("native_overloads::mistaken", kernel, schema="(Tensor x) -> Tensor", replace=True)
     overload = known(op, drawn(3))
 
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(error, match=text):
             overload(drawn(4))
-
-
-def test_results_are_looked_at():
-    op = custom_op("native_overloads::returns", lambda x: x if x.shape[0] > 3 else x + 1, schema="(Tensor x) -> Tensor")
-    overload = known(op, drawn(3))
-
-    with pytest.raises(KernelError, match="shares memory"):
-        overload(drawn(4))
 
 
 def test_compiled_code_calls_it_and_takes_it_apart(calls, fresh_compiler):

@@ -73,29 +73,20 @@ def second_order(f, *tensors):
     return torch.autograd.grad(sum(grad.square().sum() for grad in first), leaves)
 
 
-@pytest.mark.parametrize("way", FIRST_ORDER, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("row", TABLE.values(), ids=TABLE)
-def test_every_way_gives_the_values_of_the_reference(row, way):
+FORWARD = ("by name", "reference", "jvp", "in-place", "list out")
+CELLS = [(name, way) for way in FIRST_ORDER for name in TABLE]
+CELLS += [(name, second_order) for name, row in TABLE.items() if row.has_second_order]
+CELLS += [(name, tangents) for name in FORWARD]
+
+
+@pytest.mark.parametrize(("name", "way"), CELLS, ids=lambda one: getattr(one, "__name__", one))
+def test_every_way_gives_the_values_of_the_reference(name, way):
+    row = TABLE[name]
     expected = way(row.reference, *row.inputs())
     found = way(row.op, *(tensor.to(DEVICE) for tensor in row.inputs()))
 
     assert_close(found, expected, check_device=False)
     assert {DEVICE} == {tensor.device for tensor in found}
-
-
-@pytest.mark.parametrize("row", [row for row in TABLE.values() if row.has_second_order])
-def test_second_order(row):
-    expected = second_order(row.reference, *row.inputs())
-
-    assert_close(second_order(row.op, *(x.to(DEVICE) for x in row.inputs())), expected, check_device=False)
-
-
-@pytest.mark.parametrize("name", ["by name", "reference", "jvp", "in-place", "list out"])
-def test_forward_mode(name):
-    row = TABLE[name]
-    expected = tangents(row.reference, *row.inputs())
-
-    assert_close(tangents(row.op, *(x.to(DEVICE) for x in row.inputs())), expected, check_device=False)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
