@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tables import each
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils._pytree import tree_leaves
+from ways import side_by_side
 
 from custom_autograd import GradientUnavailable, Sample, check, from_function
 
@@ -43,18 +45,33 @@ def test_values_and_gradients_are_those_of_the_function(name):
 COMPILED = sorted(CALLS.keys() - {"data"})  # its forward reads data: an op without a fake
 
 
-@each("name, dynamic", [(name, dynamic) for name in COMPILED for dynamic in (False, True)])
-def test_a_graph_without_breaks_holds_the_op(name, dynamic):
-    function, arguments = CALLS[name]
-    op, tensors = op_of(name), [one for one in arguments if isinstance(one, Tensor)]
+def tensors_of(name):
+    return [one for one in CALLS[name][1] if isinstance(one, Tensor)]
 
-    def call(*given):
+
+def of_tensors(name, call):
+    """A call as a function of its tensors."""
+
+    def function(*given):
         rest = iter(given)
-        return op(*[next(rest) if isinstance(one, Tensor) else one for one in arguments])
+        return call(*[next(rest) if isinstance(one, Tensor) else one for one in CALLS[name][1]])
 
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    return function
 
-    torch.testing.assert_close(outputs_and_grads(compiled, tensors), outputs_and_grads(function.apply, arguments))
+
+def all_compiled(call_of):
+    """One function of the tensors of every call that is compiled, for one graph."""
+    calls = side_by_side([of_tensors(name, call_of(name)) for name in COMPILED], map(len, map(tensors_of, COMPILED)))
+    return lambda *given: tuple(tree_leaves(calls(*given)))
+
+
+@each("dynamic", [False, True])
+def test_a_graph_without_breaks_holds_the_ops(dynamic):
+    tensors = [one for name in COMPILED for one in tensors_of(name)]
+    compiled = torch.compile(all_compiled(op_of), fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    expected = outputs_and_grads(all_compiled(lambda name: CALLS[name][0].apply), tensors)
+
+    torch.testing.assert_close(outputs_and_grads(compiled, tensors), expected)
 
 
 def first_tensor(name):

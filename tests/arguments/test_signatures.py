@@ -288,10 +288,13 @@ def test_keyword_only_by_value(fresh_compiler):
 
 
 def test_keyword_only_under_autocast():
+    x, weight, bias = (tensor.bfloat16().requires_grad_() for tensor in (A, B, C))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual = affine(A.bfloat16(), weight=B.bfloat16(), bias=C.bfloat16())
+        actual = affine(x, weight=weight, bias=bias)
+    actual.sum().backward()
 
     assert torch.float32 == actual.dtype
+    assert_close((x.grad, weight.grad), (B.bfloat16(), A.bfloat16()))
 
 
 def test_keyword_only_check():

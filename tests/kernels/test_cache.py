@@ -105,14 +105,6 @@ def test_a_damaged_library_does_not_end_the_process_that_calls_its_kernel(
     assert [1.0, 2.0] == cpp_kernel(source, "unchanged")(torch.tensor([1.0, 2.0])).tolist()
 
 
-def test_an_intact_library_is_not_built_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo built >> {tmp_path}/log;; esac\n"$CC" "$@"')
-    for _ in range(2):
-        find_or_build(source, ())
-
-    assert ["built"] == (tmp_path / "log").read_text().splitlines()
-
-
 def open_to(writers: int) -> Callable[[Path, pytest.MonkeyPatch], str]:
     def change(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         path.chmod(0o755 | writers)

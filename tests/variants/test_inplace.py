@@ -14,7 +14,7 @@ from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from ways import Calls, every_way
+from ways import Calls, all_of, every_eager_way, every_graph
 
 from custom_autograd import CustomAutogradError, DeclarationError, GradientError, KernelError, Sample, custom_op
 from custom_autograd.torch_private.dispatch import HANDED_BACK
@@ -113,9 +113,14 @@ def test_the_version_is_counted_once():
 
 
 @every
-@every_way
+@every_eager_way
 def test_values_and_derivatives_are_right_in_every_way(name, way, plainly):
     torch.testing.assert_close(way(through(name), rand()), plainly(PLAIN[name], rand()))
+
+
+@every_graph
+def test_values_and_gradients_are_right_in_graphs(way, plainly):
+    torch.testing.assert_close(way(all_of(map(through, PLAIN)), rand()), plainly(all_of(PLAIN.values()), rand()))
 
 
 @every
