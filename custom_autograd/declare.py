@@ -212,7 +212,7 @@ def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpR
             problem = f"the dispatcher refuses the op: {error}"
             found = declaration.schema.text
             do = "change what the dispatcher names, in the annotations or in schema="
-            raise declaration.origin().error(DeclarationError, problem, found=found, do=do) from error
+            raise declaration.error(DeclarationError, problem, found=found, do=do) from error
     return record
 
 
@@ -291,10 +291,9 @@ def pickled(record: OpRecord) -> tuple[str, tuple[str, ...]]:
         DeclarationError: the op was replaced, so that its name would bring another one.
     """
     if registry.find_record(record.name) is not record:
-        raise DeclarationError(
-            record.name,
+        raise record.declaration.error(
+            DeclarationError,
             "the op was replaced by another one of its name, and so it cannot be pickled: ops pickle by name",
-            declared=record.declaration.location,
             do="pickle the op that has the name now, or declare this one under another",
         )
     return record.name, record.declaration.modules

@@ -77,7 +77,7 @@ def _prepared(record: OpRecord, layouts: Mapping[str, str]) -> dict[int, str]:
         if layout is None:
             continue
         if layout not in CONTIGUOUS or argument.type not in TYPES or argument.is_written:
-            raise record.declaration.origin().error(
+            raise record.declaration.error(
                 RegistrationError,
                 f"the layout of '{argument.name}' cannot be made without Python",
                 expected=f"layouts= with {quote(CONTIGUOUS)}, of a tensor that is not written",
@@ -94,7 +94,7 @@ def require_reference(record: OpRecord) -> Callable[..., Any]:  # Any: takes and
     if reference is None:
         problem = "the op has no reference, by which a program could do without it"
         do = "register one: @op.register_reference, or declare the op with reference=True"
-        raise record.declaration.origin().error(RegistrationError, problem, do=do)
+        raise record.declaration.error(RegistrationError, problem, do=do)
     return reference
 
 
@@ -124,7 +124,7 @@ def _require_path(record: OpRecord, path: object) -> None:
     if not isinstance(path, (str, os.PathLike)):
         problem, do = "'path' is not a path", 'name the file to write: op.build_library("libop.so")'
         expected = "str or os.PathLike"
-        raise record.declaration.origin().error(RegistrationError, problem, expected=expected, found=show(path), do=do)
+        raise record.declaration.error(RegistrationError, problem, expected=expected, found=show(path), do=do)
 
 
 def _require_cpp(record: OpRecord, kernel: object) -> None:
@@ -145,7 +145,7 @@ def _require_defaults(record: OpRecord) -> None:
     schema = record.declaration.schema
     for own, its in zip(schema.arguments, parse_schema(f"f{schema}")[0], strict=True):
         if own.has_default and own.default is not None and its.default is None and not own.is_filled:
-            raise record.declaration.origin().error(
+            raise record.declaration.error(
                 RegistrationError,
                 f"the default of '{own.name}' is not that of the library: no schema can say it",
                 expected="a number, or a text of letters, digits, spaces and any of _.:/+-",

@@ -166,7 +166,7 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     """Check names given to `register_grad`."""
     valid = adapter_of(record.declaration).differentiable_names()
     if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise record.declaration.origin().error(
+        raise record.declaration.error(
             RegistrationError,
             "register_grad takes names of inputs",
             expected=quote(valid),
@@ -176,11 +176,11 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     for name in inputs:
         if inputs.count(name) > 1:
             problem = f"register_grad names {name!r} twice"
-            raise record.declaration.origin().error(
+            raise record.declaration.error(
                 RegistrationError, problem, expected="each input once", found=quote(inputs), do="name it once"
             )
         if name not in valid:
-            raise record.declaration.origin().error(
+            raise record.declaration.error(
                 RegistrationError,
                 f"register_grad names {name!r}, which is not a differentiable input",
                 expected=quote(valid),

@@ -132,21 +132,19 @@ def _without_saving(record: OpRecord) -> Callable[[Policy], Policy]:
 
 
 def _written_twice(record: OpRecord, name: str) -> GradientError:
-    return GradientError(
-        record.name,
+    return record.declaration.error(
+        GradientError,
         f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
-        declared=record.declaration.location,
         do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
     )
 
 
 def _lost_write(record: OpRecord) -> GradientError:
     written = quote(argument.name for argument in record.declaration.schema.mutated_arguments)
-    return GradientError(
-        record.name,
+    return record.declaration.error(
+        GradientError,
         f"a policy of selective checkpointing saves the op, and what it writes to {written} would be lost",
         expected="CheckpointPolicy.PREFER_SAVE, PREFER_RECOMPUTE or MUST_RECOMPUTE, which all run the op again",
         found="CheckpointPolicy.MUST_SAVE",
-        declared=record.declaration.location,
         do="leave the op out of the policy, or make it return new tensors",
     )

@@ -55,7 +55,7 @@ class Effects(Capability):
 def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType, which has no public name, or None
     """Register an effect, which replaces the one before."""
     if effect is not None and effect not in EFFECTS:
-        raise record.declaration.origin().error(
+        raise record.declaration.error(
             RegistrationError,
             "register_effect takes an effect of torch, or None",
             expected=f"{', '.join(map(str, EFFECTS))} or None",
@@ -63,7 +63,7 @@ def register(record: OpRecord, effect: Any) -> None:  # Any: torch's EffectType,
             do=f"pass torch._library.effects.{EFFECTS[0]}, which keeps the calls in order",
         )
     if effect is not None and record.is_inlined:
-        raise record.declaration.origin().error(
+        raise record.declaration.error(
             RegistrationError,
             "an op that is inlined into compiled graphs cannot have an effect: what takes its place has none",
             do="leave inline= out: the effect then orders the calls of the op",

@@ -142,13 +142,12 @@ def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[
     if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors):
         return
     devices = {name: tensor.device for name, value in arguments.items() for tensor in tensors_in([value])}
-    raise KernelError(
-        record.name,
+    raise record.declaration.error(
+        KernelError,
         "the op meets tensors on 'meta', which have no data, together with tensors that have",
         expected="all tensors on one device",
         found=", ".join(f"'{name}' on {str(device)!r}" for name, device in devices.items()),
         rule=rule,
-        declared=record.declaration.location,
         do="move them to one device; a fake makes its outputs on the device of an input",
     )
 
@@ -183,10 +182,9 @@ def _find_rule(record: OpRecord, arguments: dict[str, Any]) -> FakeRule | None:
     inlined = _find_inlined(record)
     if inlined is not None:
         return FakeRule(inlined.location, recorded()(inlined.function))
-    raise FakeUnavailable(
-        record.name,
+    raise record.declaration.error(
+        FakeUnavailable,
         f"the op meets fake tensors, and {NO_FAKE}",
-        declared=record.declaration.location,
         do="register_fake a function that returns empty tensors of the right shape, dtype and device; "
         "torch.compile, export and meta tensors need it",
     )

@@ -185,10 +185,9 @@ class BodyInGraphs:
 
 def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if traced.function is None:
-        raise KernelError(
-            record.name,
+        raise record.declaration.error(
+            KernelError,
             "a compiler is to inline the reference, and there is none",
-            declared=record.declaration.location,
             do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
         )
     try:
@@ -198,12 +197,11 @@ def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[
         raise
     except Exception as error:
         remedy = "declare the op without inline='reference'" if traced.kernel is None else "register it without inline="
-        raise KernelError(
-            record.name,
+        raise record.declaration.error(
+            KernelError,
             f"the {traced.label}, which is inlined into the compiled graph, raises",
             found=f"{type(error).__name__}: {error}",
             rule=traced.location,
-            declared=record.declaration.location,
             do=f"write it in operations that a compiler can trace, or {remedy}",
         ) from error
 
@@ -213,11 +211,10 @@ def _check_writes(record: OpRecord, traced: Traced, arguments: dict[str, Any], b
     for argument in record.declaration.schema.tensor_arguments:
         written = (dispatch.writes_to(one) != before[id(one)] for one in tensors_in([arguments[argument.name]]))
         if not argument.is_mutated and any(written):
-            raise KernelError(
-                record.name,
+            raise record.declaration.error(
+                KernelError,
                 f"the {traced.label} writes to argument '{argument.name}', which is not declared as mutated",
                 rule=traced.location,
-                declared=record.declaration.location,
                 do=f"compute without writing to it, or declare mutates_args={argument.name!r}",
             )
 
@@ -273,13 +270,12 @@ def _laid_out(record: OpRecord, traced: Traced, output: str, result: Tensor, exp
     if not isinstance(expected, Tensor):
         return result
     if result.dtype != expected.dtype or _differ(result.shape, expected.shape):
-        raise KernelError(
-            record.name,
+        raise record.declaration.error(
+            KernelError,
             f"output '{output}' of the {traced.label}, which is inlined, is not what the fake returns",
             expected=f"{expected.dtype} {tuple(expected.shape)}",
             found=f"{result.dtype} {tuple(result.shape)}",
             rule=traced.location,
-            declared=record.declaration.location,
             do="return the same from both: the rest of the graph was made for what the fake returns",
         )
     if not _are_strides_other(result, expected):

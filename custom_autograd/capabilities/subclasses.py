@@ -8,6 +8,7 @@ rules, transforms and compilers see plain tensors only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -49,12 +50,11 @@ def explain(record: OpRecord, error: Exception, values: Sequence[Any]) -> None:
 
 
 def _masked(record: OpRecord) -> KernelError:
-    return KernelError(
-        record.name,
+    return record.declaration.error(
+        KernelError,
         "the op is called with a masked tensor, and has no rule for those",
         expected="plain tensors",
         found="torch.masked.MaskedTensor",
-        declared=record.declaration.location,
         do="call it on x.get_data(), and mask the result with x.get_mask(); or "
         "register_torch_dispatch(torch.masked.MaskedTensor, rule)",
     )
@@ -243,6 +243,7 @@ class OverValues:
     def __init__(self, record: OpRecord) -> None:
         self.record = record
         self.bind = Binder(record.declaration.schema)
+        self._error = partial(record.declaration.error, KernelError)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
         """Return the op on nested tensors."""
@@ -300,8 +301,7 @@ class OverValues:
         if not isinstance(result, Tensor):
             return result
         if tuple(result.shape[: len(sizes)]) != sizes:
-            raise self.record.declaration.origin().error(
-                KernelError,
+            raise self._error(
                 "the op is declared pointwise, and its output has another shape than the values",
                 expected=f"{sizes}, and any sizes behind",
                 found=str(tuple(result.shape)),
@@ -310,8 +310,7 @@ class OverValues:
         return nested_of(result, raggedness)
 
     def _refuse_strided(self, name: str) -> NoReturn:
-        raise self.record.declaration.origin().error(
-            KernelError,
+        raise self._error(
             f"'{name}' is a nested tensor of strided layout",
             expected="dense tensors, or nested tensors of layout torch.jagged",
             found="layout torch.strided",
@@ -319,8 +318,7 @@ class OverValues:
         )
 
     def _refuse_all(self, name: str) -> NoReturn:
-        raise self.record.declaration.origin().error(
-            KernelError,
+        raise self._error(
             f"'{name}' is a nested tensor, and the op has no rule for those",
             expected="a dense tensor, a pointwise op, or a rule",
             found="layout torch.jagged",
@@ -330,15 +328,13 @@ class OverValues:
 
     def _refuse_memory(self, written: Argument | None) -> NoReturn:
         does = "returns views" if written is None else f"writes to '{written.name}'"
-        raise self.record.declaration.origin().error(
-            KernelError,
+        raise self._error(
             f"the op {does}, which it cannot for nested tensors",
             do="call it on x.values(), or register_torch_dispatch(type(x), rule)",
         )
 
     def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self.record.declaration.origin().error(
-            KernelError,
+        raise self._error(
             f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
             expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
             found=f"'{name}' of shape {_shown(value)}",
@@ -347,8 +343,7 @@ class OverValues:
         )
 
     def _refuse_dense(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self.record.declaration.origin().error(
-            KernelError,
+        raise self._error(
             f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
             expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",
             found=str(tuple(dense.shape)),

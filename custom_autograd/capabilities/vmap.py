@@ -237,22 +237,20 @@ def _by_line(
 
 def _has_escaped(record: OpRecord) -> KernelError:
     """Return the error of a call with a batched tensor that was kept after its vmap."""
-    return KernelError(
-        record.name,
+    return record.declaration.error(
+        KernelError,
         "the op is called with a batched tensor outside of its torch.vmap",
         expected="a tensor that torch.vmap returned",
-        declared=record.declaration.location,
         do="return the tensor from the function that is batched; what the function stores elsewhere stays batched",
     )
 
 
 def _no_view(record: OpRecord) -> KernelError:
     """Return the error of an op that returns a view: a loop over the batch would return a copy of it."""
-    return KernelError(
-        record.name,
+    return record.declaration.error(
+        KernelError,
         "vmap met an op that returns a view, and a loop over the batch would return a copy of it",
         expected="a reference, or a vmap rule that returns a view",
-        declared=record.declaration.location,
         do="declare the op with reference=True: PyTorch's own views know how to be batched",
     )
 
@@ -279,7 +277,7 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
 
 
 def _refuse(record: OpRecord, problem: str, **facts: str) -> NoReturn:
-    raise record.declaration.origin().error(KernelError, f"the reference {problem}", **facts)
+    raise record.declaration.error(KernelError, f"the reference {problem}", **facts)
 
 
 def _by_rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import KernelError, VmapUnavailable
 from custom_autograd.core.messages import quote, show
+from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.dispatcher_library import content, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
@@ -47,16 +49,10 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
 
 def _sample(record: OpRecord, values: ByName, dims: ByName, index: int) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of one call: positional ones, and keyword-only ones."""
-    positional, keywords = [], {}
-    for argument in record.declaration.schema.arguments:
-        name = argument.name
-        dim, value = dims[name], values[name]
-        one = value if dim is None else _select(value, dim, index)
-        if argument.is_keyword_only:
-            keywords[name] = one
-        else:
-            positional.append(one)
-    return positional, keywords
+    chosen = {
+        name: value if dims[name] is None else _select(value, dims[name], index) for name, value in values.items()
+    }
+    return Binder(record.declaration.schema).call(chosen)
 
 
 def _from_this_state(record: OpRecord, sample: tuple[list[Any], dict[str, Any]], *, is_last: bool) -> Any:
@@ -80,7 +76,7 @@ def _check(record: OpRecord, info: Any, values: ByName, dims: ByName, *, draws: 
             if dim is None:
                 raise _written_once_per_sample(record, label, values, dims)
     if draws and info.randomness == "error":
-        raise record.declaration.origin().error(
+        raise record.declaration.error(
             VmapUnavailable,
             "vmap met an op that draws random numbers",
             expected="randomness='different' or 'same'",
@@ -103,7 +99,7 @@ def _labelled(record: OpRecord, name: str, values: ByName, dims: ByName) -> list
 
 def _written_once_per_sample(record: OpRecord, label: str, values: ByName, dims: ByName) -> KernelError:
     rows = [row for name in values for row in _labelled(record, name, values, dims)]
-    return record.declaration.origin().error(
+    return record.declaration.error(
         KernelError,
         f"vmap would write one tensor once per sample: {label} is not batched",
         found=f"{', '.join(one for one, dim in rows if dim is not None)} batched",
@@ -142,7 +138,7 @@ def _stack(record: OpRecord, name: str, column: Sequence[Any], *, is_empty: bool
     if isinstance(first, (list, tuple)):
         return [_stack(record, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
     if any(value != first for value in column):
-        raise record.declaration.origin().error(
+        raise record.declaration.error(
             KernelError,
             f"the output '{name}' is not a tensor and differs between the samples of a vmap",
             found=", ".join(map(str, column[:4])),
@@ -168,16 +164,14 @@ class BatchedResultReader:
 
     def __init__(self, record: OpRecord, rule: Rule, batch_size: int) -> None:
         self.record = record
-        self.rule = rule
         self.batch_size = batch_size
         self.schema = record.declaration.schema
-        self.origin = record.declaration.origin(rule.location)
+        self._error = partial(record.declaration.origin(rule.location).error, KernelError)
 
     def read(self, found: Any) -> tuple[Any, Any]:  # Any: whatever the user's rule returned
         """Return the output and its out_dims, in one structure."""
         if not isinstance(found, tuple) or len(found) != 2:
-            raise self.origin.error(
-                KernelError,
+            raise self._error(
                 "the vmap rule returns no pair",
                 expected="(output, out_dims)",
                 found=type(found).__name__ if not isinstance(found, tuple) else f"a tuple of {len(found)}",
@@ -204,18 +198,15 @@ class BatchedResultReader:
         result = in_order_of(self.schema.output_names, result, self._refuse)
         if isinstance(result, (list, tuple)) and len(result) == len(outputs):
             return result
-        do = self._advise_count(len(result) if isinstance(result, (list, tuple)) else 1)
-        expected = f"{len(outputs)} outputs: {quote(self.schema.output_names)}"
-        raise self.origin.error(
-            KernelError,
+        raise self._error(
             "the vmap rule returns the wrong number of outputs",
-            expected=expected,
+            expected=f"{len(outputs)} outputs: {quote(self.schema.output_names)}",
             found=_kind(result),
-            do=do,
+            do=self._advise_count(len(result) if isinstance(result, (list, tuple)) else 1),
         )
 
     def _refuse(self, problem: str, **facts: str) -> NoReturn:
-        raise self.origin.error(KernelError, f"the vmap rule {problem}", **facts)
+        raise self._error(f"the vmap rule {problem}", **facts)
 
     def _advise_count(self, count: int) -> str:
         """Return what to do about a number of outputs: a backward below the vmap may have saved the hidden ones."""
@@ -233,8 +224,7 @@ class BatchedResultReader:
         if not isinstance(out_dims, (list, tuple)):
             return [out_dims] * len(outputs)  # one number for all: torch.vmap takes it so, too
         if len(out_dims) != len(outputs):
-            raise self.origin.error(
-                KernelError,
+            raise self._error(
                 "the vmap rule returns the wrong number of out_dims",
                 expected=f"{len(outputs)}, one per output: {quote(self.schema.output_names)}",
                 found=_kind(out_dims),
@@ -251,11 +241,10 @@ class BatchedResultReader:
             return None, None
         if not isinstance(value, (list, tuple)):
             problem = f"the output '{output.name}' of the vmap rule is not a list"
-            raise self.origin.error(KernelError, problem, expected="a list of tensors", found=_kind(value), do=RETURN)
+            raise self._error(problem, expected="a list of tensors", found=_kind(value), do=RETURN)
         dims = list(dim) if isinstance(dim, (list, tuple)) else [dim] * len(value)
         if len(dims) != len(value):
-            raise self.origin.error(
-                KernelError,
+            raise self._error(
                 f"the out_dims of the list '{output.name}' do not fit it",
                 expected=f"{len(value)}, one per tensor of the list, or one for all",
                 found=f"{len(dims)}",
@@ -269,8 +258,7 @@ class BatchedResultReader:
         if value is None and "?" in output.type:
             return None, None
         if not isinstance(value, Tensor):
-            raise self.origin.error(
-                KernelError,
+            raise self._error(
                 f"the output '{label}' of the vmap rule is not a tensor",
                 expected="a tensor",
                 found=_kind(value),
@@ -284,8 +272,7 @@ class BatchedResultReader:
         try:
             index = operator.index(dim)
         except TypeError:
-            raise self.origin.error(
-                KernelError,
+            raise self._error(
                 f"the out_dims of the vmap rule have no dimension for output '{label}'",
                 expected="an int, or None if the output is not batched",
                 found=_kind(dim),
@@ -293,8 +280,7 @@ class BatchedResultReader:
             ) from None
         if value.is_nested or (-value.dim() <= index < value.dim() and value.shape[index] == self.batch_size):
             return index
-        raise self.origin.error(
-            KernelError,
+        raise self._error(
             f"the vmap rule reports that output '{output.name}' is batched over dimension {index}, and it is not",
             expected=f"{self.batch_size} samples there",
             found=f"shape {tuple(value.shape)}",

@@ -113,13 +113,12 @@ class TorchStyle:
         return rows + [None] * len(missing)
 
     def _wrong_count(self, count: int) -> GradientError:
-        return GradientError(
-            str(self.declaration.name),
+        return self.declaration.error(
+            GradientError,
             "the backward returns the wrong number of gradients",
             expected=f"{len(self.answered)}: {quote(node.name for node in self.answered)}",
             found=str(count),
             rule=f"{location_of(self.user_backward)}, backward",
-            declared=self.declaration.location,
             do="return one per positional argument and keyword-only tensor, None for what is not a tensor",
         )
 

@@ -83,11 +83,10 @@ def _refuse_lost_writes(record: OpRecord, values: list[Any]) -> None:
 
 
 def _refuse(record: OpRecord, reason: str, alternative: str) -> NoReturn:
-    raise GradientUnavailable(
-        record.name,
+    raise record.declaration.error(
+        GradientUnavailable,
         f"the op returns a view and has gradient rules: {reason}",
         expected="a view with a reference, and without gradient rules",
-        declared=record.declaration.location,
         do=f"declare it with reference=True and no gradient rules{alternative}",
     )
 
@@ -100,12 +99,11 @@ def functionalize(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema
     def functional(*args: Any, **kwargs: Any) -> Any:
         compose = find_composition(record)
         if compose is None:
-            raise KernelError(
-                record.name,
+            raise record.declaration.error(
+                KernelError,
                 "the op returns a view, and a graph can only hold views that are made of PyTorch's own",
                 expected="a view with a reference, and without gradient rules",
                 found=record.declaration.schema.text,
-                declared=record.declaration.location,
                 do="declare it with reference=True and no gradient rules, or return new memory",
             )
         return run(compose, bind.arguments(*args, **kwargs))

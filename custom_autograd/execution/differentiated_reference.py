@@ -164,12 +164,11 @@ def _call(declaration: Declaration, reference: Callable[..., Any], values: ByNam
     is_list = len(schema.outputs) == 1 and schema.outputs[0].is_tensor_list
     results = tuple(result) if isinstance(result, tuple) and not is_list else (result,)
     if len(results) != len(schema.outputs):
-        raise GradientError(
-            str(declaration.name),
+        raise declaration.error(
+            GradientError,
             "the reference returns the wrong number of results",
             expected=f"{len(schema.outputs)}: {quote(schema.output_names)}",
             found=str(len(results)),
-            declared=declaration.location,
             do="return what the kernel returns, hidden outputs included",
         )
     return dict(zip(schema.output_names, results, strict=True))
@@ -221,7 +220,7 @@ def _spread(need: Any, found: Iterator[Tensor | None]) -> Any:
 
 
 def _refuse(declaration: Declaration, problem: str, **facts: str) -> NoReturn:
-    raise declaration.origin().error(GradientError, f"the reference {problem}", **facts)
+    raise declaration.error(GradientError, f"the reference {problem}", **facts)
 
 
 # Runs a reference that vmap cannot batch once for each sample, inside a derivative: gradients flow through it.

@@ -155,10 +155,9 @@ def _refuse_shared_memory(record: OpRecord, values: dict[str, Any]) -> None:
     for (name, tensor), (other_name, other) in itertools.combinations(given, 2):
         if (name in written or other_name in written) and may_overlap(tensor, other):
             first, second = (name, other_name) if name in written else (other_name, name)
-            raise KernelError(
-                record.name,
+            raise record.declaration.error(
+                KernelError,
                 f"the op writes to '{first}', which shares memory with '{second}', in a graph",
                 expected="arguments that do not share memory with what is written",
-                declared=record.declaration.location,
                 do=f"pass a clone() as '{second}'",
             )

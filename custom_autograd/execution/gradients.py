@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,7 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.schema.named_tuples import in_order_of
 from custom_autograd.schema.schema import Argument
+from custom_autograd.values.tensors import is_wanted
 
 Gradient = Any  # a tensor, None, or a list of those for a list of tensors
 Needs = Any  # a bool, or a list of bools for a list of tensors
@@ -26,7 +28,7 @@ class GradientReader:
     def __init__(self, declaration: Declaration, rule: GradientRule, *, is_checked: bool, is_strict: bool) -> None:
         self.declaration = declaration
         self.rule = rule
-        self.origin = declaration.origin(rule.where)
+        self._error = partial(declaration.origin(rule.where).error, GradientError)
         self.is_checked = is_checked  # whether gradients are compared with their inputs
         self.is_strict = is_strict  # whether gradients of what can have none are refused
         self.valid = declaration.schema.differentiable_names
@@ -73,7 +75,7 @@ class GradientReader:
                     do="return one per differentiable input, in order, or a dict by name",
                 )
             return dict(zip(self.inputs, result, strict=True))
-        if result is None and not any(_is_needed(needs[name]) for name in self.inputs):
+        if result is None and not any(is_wanted(needs[name]) for name in self.inputs):
             return {}
         if len(self.inputs) == 1 and result is not None:
             return {self.inputs[0]: result}
@@ -83,7 +85,7 @@ class GradientReader:
         return self._refuse(problem, expected=f"a dict or a tuple for {quote(self.inputs)}", found=_kind(result), do=do)
 
     def _refuse(self, problem: str, **facts: str | None) -> NoReturn:
-        raise self.origin.error(GradientError, f"the backward {problem}", **facts)
+        raise self._error(f"the backward {problem}", **facts)
 
     def _refuse_name(self, name: Any) -> NoReturn:
         if name in self.declaration.schema.argument_names:
@@ -103,11 +105,10 @@ class GradientReader:
         name = argument.name
         if self.is_strict:
             self._refuse_impossible(f"'{name}'", by_name.get(name), metadata)
-        if not _is_needed(need):
+        if not is_wanted(need):
             return [None] * len(need) if isinstance(need, list) else None
         if name not in by_name:
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of '{name}' is missing",
                 expected=f"an entry '{name}'",
                 found=f"entries {quote(map(str, by_name))}",
@@ -145,8 +146,7 @@ class GradientReader:
         if gradients is None:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of the list '{name}' is not a list",
                 expected=f"a list of {len(need)}",
                 found=_kind(gradients),
@@ -155,7 +155,7 @@ class GradientReader:
         if len(gradients) != len(need):
             problem = f"the gradient of the list '{name}' has the wrong length"
             do = "return one per tensor, or None"
-            raise self.origin.error(GradientError, problem, expected=str(len(need)), found=str(len(gradients)), do=do)
+            raise self._error(problem, expected=str(len(need)), found=str(len(gradients)), do=do)
         return [
             self._checked(f"'{name}[{index}]'", gradient, known) if needed else None
             for index, (gradient, needed, known) in enumerate(zip(gradients, need, metadata, strict=True))
@@ -167,8 +167,7 @@ class GradientReader:
         if gradient is None or metadata is None:
             return None
         if not isinstance(gradient, Tensor):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of {label} is not a tensor",
                 expected="a tensor, None, or a callable that returns one",
                 found=_kind(gradient),
@@ -181,8 +180,7 @@ class GradientReader:
 
     def _check_shape(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
         if gradient.shape != metadata.shape:
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of {label} has the wrong shape",
                 expected=f"{tuple(metadata.shape)}, the shape of {label}",
                 found=str(tuple(gradient.shape)),
@@ -191,24 +189,21 @@ class GradientReader:
 
     def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
         if gradient.dtype != metadata.dtype and metadata.grad_dtype not in (None, gradient.dtype):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of {label} has the wrong dtype",
                 expected=f"{metadata.dtype}, the dtype of {label}",
                 found=str(gradient.dtype),
                 do=_advise_dtype(gradient.dtype, metadata),
             )
         if gradient.device != metadata.device:
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of {label} is on the wrong device",
                 expected=f"{metadata.device}, the device of {label}",
                 found=str(gradient.device),
                 do="compute it where the input is",
             )
         if gradient.layout != metadata.layout and metadata.layout != torch.strided:
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of {label} has the wrong layout",
                 expected=str(metadata.layout),
                 found=str(gradient.layout),
@@ -237,7 +232,7 @@ def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
 
 def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[str, Needs]) -> bool:
     """Return True if a dict of gradients has nothing but the inputs of a rule, and all that are wanted."""
-    return result.keys() <= names and all(name in result or not _is_needed(need) for name, need in needs.items())
+    return result.keys() <= names and all(name in result or not is_wanted(need) for name, need in needs.items())
 
 
 def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
@@ -247,10 +242,6 @@ def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
 
 def _can_have_gradient(metadata: Metadata | None) -> bool:
     return metadata is not None and (metadata.dtype.is_floating_point or metadata.dtype.is_complex)
-
-
-def _is_needed(need: Needs) -> bool:
-    return any(need) if isinstance(need, list) else bool(need)
 
 
 def _kind(value: Any) -> str:

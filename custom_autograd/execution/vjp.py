@@ -121,13 +121,12 @@ class Vjp:
     def _dropped(self, result: str) -> GradientUnavailable:
         """Return the error of a gradient that arrives for a result, and that no rule would look at."""
         grad = self.schema.grad_names[result]
-        return GradientUnavailable(
-            str(self.plan.declaration.name),
+        return self.plan.declaration.error(
+            GradientUnavailable,
             f"the gradient of '{result}' arrives, and no rule names it",
             expected=f"{grad!r} among the parameters of a rule",
             found=quote(name for rule in self.plan.rules for name in rule.names),
             rule=", ".join(rule.location for rule in self.plan.rules),
-            declared=self.plan.declaration.location,
             do=f"take {grad!r} in the rule and add its share, or declare the op with non_differentiable=({result!r},)",
         )
 
@@ -142,9 +141,7 @@ class Vjp:
             names = quote(self.schema.grad_names[name] for name in silent)
             do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
-        return GradientUnavailable(
-            str(self.plan.declaration.name), problem, rule=rules, declared=self.plan.declaration.location, do=do
-        )
+        return self.plan.declaration.error(GradientUnavailable, problem, rule=rules, do=do)
 
 
 class Step:

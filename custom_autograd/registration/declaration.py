@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import Origin, RegistrationError
+from custom_autograd.core.errors import Error, Origin, RegistrationError
 from custom_autograd.core.option_types import check_bools
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.names import Name
@@ -50,6 +50,10 @@ class Declaration:
     def origin(self, rule: str | None = None) -> Origin:
         """Return what errors about the op have in common."""
         return Origin(str(self.name), self.location, rule)
+
+    def error(self, kind: type[Error], problem: str, *, rule: str | None = None, **facts: str | None) -> Error:
+        """Return an error about the op, or about one of its rules; facts as for `Origin.error`."""
+        return self.origin(rule).error(kind, problem, **facts)
 
     def check_bools(self, **options: object) -> None:
         """Raise a RegistrationError if an option that is on or off is neither True nor False."""

@@ -183,7 +183,7 @@ class KernelTable(Mapping["str | None", Kernel]):
             f"{name!r} is a kernel for device type {quote(elsewhere)}; choose one of these, or register it here, too"
         )
         names, where = [kernel.name for kernel in candidates], f" for device type {device_type!r}"
-        raise self._declaration.origin().error(
+        raise self._declaration.error(
             KernelError,
             f"there is no kernel {name!r}{'' if device_type is None else where}",
             expected=quote(dict.fromkeys(names)),
@@ -232,7 +232,7 @@ class KernelTable(Mapping["str | None", Kernel]):
 
     def _taken(self, old: Kernel, new: Kernel) -> RegistrationError:
         named = "" if new.name == (new.device_type or "default") else f" named {new.name!r}"
-        return self._declaration.origin().error(
+        return self._declaration.error(
             RegistrationError,
             f"device type {new.device_type!r} already has a kernel{named}",
             found=f"one at {old.location}, another at {new.location}",
@@ -272,7 +272,7 @@ class KernelTable(Mapping["str | None", Kernel]):
             problem = f"the kernel {wanted!r}, which {who} insists on, does not accept these arguments"
             do = f"change the arguments, leave the block of use_kernel, or unset {VARIABLE}"
         found = ("\n" + " " * 13).join(listed)
-        return self._declaration.origin().error(KernelError, problem, found=found, do=do)
+        return self._declaration.error(KernelError, problem, found=found, do=do)
 
     def instead(self, function: Function, error: KernelUnavailable) -> Function:
         """Return what serves a call in place of a kernel that has run before, and is not available now."""

@@ -249,7 +249,7 @@ class _Sampler:
 
 def _not_derived(described: DescribedOp, why: str, do: str) -> CheckError:
     problem = f"samples do not follow from the line of shapes: {why}"
-    return CheckError(str(described.declaration.name), problem, declared=described.declaration.location, do=do)
+    return described.declaration.error(CheckError, problem, do=do)
 
 
 def _shape(item: Item, sizes: Mapping[str, Size], *, is_one: bool = False) -> tuple[int, ...]:

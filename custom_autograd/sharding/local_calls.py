@@ -62,10 +62,9 @@ def run(
 def _by_reference(record: OpRecord, bind: Binder, values: dict[str, Any]) -> Any:
     reference = record.reference()
     if reference is None and is_tracing():  # a note on torch's error would be lost
-        raise KernelError(
-            record.name,
+        raise record.declaration.error(
+            KernelError,
             "the op meets a DTensor that is not replicated, and nothing declares how the op is sharded",
-            declared=record.declaration.location,
             do=advice(record),
         )
     if reference is None:
@@ -270,10 +269,9 @@ class LocalCalls:
         written = [argument.name for argument in self._schema.mutated_arguments]
         tensors = [tensor for value in values.values() for tensor in tensors_in([value])]
         if written and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            raise KernelError(
-                self._record.name,
+            raise self._record.declaration.error(
+                KernelError,
                 f"the op writes to '{written[0]}' on each rank, and gradients of DTensors would be lost",
-                declared=self._record.declaration.location,
                 do="call it under torch.no_grad(), or pass the tensors of the op by position, and not in results",
             )
 

@@ -183,13 +183,12 @@ def moved(record: OpRecord, values: Mapping[str, Any]) -> KernelError:
     written = record.declaration.schema.mutated_arguments[0]
     tensor = tensors_of(values[written.name])[0]
     described = described_op(record)
-    return KernelError(
-        record.name,
+    return record.declaration.error(
+        KernelError,
         f"the op writes to '{written.name}', whose placements it cannot keep",
         expected="Replicate, or cut along a dimension that the line has without brackets",
         found=str(tensor.placements),
         rule=None if described is None else described.rule.where,
-        declared=record.declaration.location,
         do=f"redistribute '{written.name}' before the call",
     )
 
@@ -290,12 +289,11 @@ def mesh_of(record: OpRecord, values: Values) -> Any:
     (first, tensor), *others = [(name, one) for name, value in values.items() for one in placed_in([value])]
     for name, other in others:
         if other.device_mesh != tensor.device_mesh:
-            raise KernelError(
-                record.name,
+            raise record.declaration.error(
+                KernelError,
                 f"'{first}' and '{name}' are on two meshes",
                 expected=f"{tensor.device_mesh}, the mesh of '{first}'",
                 found=f"{other.device_mesh}",
-                declared=record.declaration.location,
                 do="distribute them over one mesh",
             )
     return tensor.device_mesh

@@ -50,12 +50,11 @@ def local_of(record: OpRecord, tensor: Any, placements: Sequence[Placement], gra
     if not is_placed(tensor):
         if tensor.ndim == 0 and not tensor.requires_grad:
             return cast("Tensor", tensor)  # the same on all ranks, as torch takes it to be
-        raise KernelError(
-            record.name,
+        raise record.declaration.error(
+            KernelError,
             "got mixed torch.Tensor and DTensor",
             expected="DTensors only",
             found="a plain tensor among them",
-            declared=record.declaration.location,
             do="convert it: distribute_tensor(tensor, mesh)",
         )
     wanted, grads_placed = torch_placements(placements), torch_placements(grads)

@@ -174,10 +174,9 @@ def refuse_overlap(declaration: Declaration, inputs: Mapping[str, Any]) -> None:
     for (name, label, tensor), (other_name, other_label, other) in itertools.combinations(given, 2):
         if (name in mutated or other_name in mutated) and do_overlap(tensor, other):
             written, read = (label, other_label) if name in mutated else (other_label, label)
-            raise GradientError(
-                str(declaration.name),
+            raise declaration.error(
+                GradientError,
                 f"{written} is mutated and shares memory with {read}, and derivatives of the call would be wrong",
-                declared=declaration.location,
                 do="pass a copy of one of them, or call the op under torch.no_grad()",
             )
 

@@ -59,7 +59,7 @@ class Variant(ABC):
         """Raise DeclarationError if the op can have no such variant."""
         problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
         if problem is not None:
-            raise op.declaration.origin().error(
+            raise op.declaration.error(
                 DeclarationError,
                 f"the op can have no {self.label} variant: {problem}",
                 expected=self.expected,
@@ -191,7 +191,7 @@ class Variant(ABC):
     def _declare(self) -> OpRecord:
         op, name = self.op.declaration, self.op.definition.name.suffixed(SUFFIXES[self.kind])
         if adapter_of(op).has_containers:
-            raise op.origin().error(
+            raise op.error(
                 DeclarationError,
                 f"the {self.label} variant of an op with containers has neither an overload nor kernels",
                 found=op.schema.text,
@@ -300,7 +300,7 @@ class Variant(ABC):
         rule = self.op.registrations.get(FakeRule)
         function = self.op.reference() if rule is None else rule.function
         if function is None:
-            raise self.op.declaration.origin().error(
+            raise self.op.declaration.error(
                 KernelError,
                 "a kernel of a variant runs only where the result fits, and nothing tells the shape of the result",
                 expected="a fake or a reference of the op",
