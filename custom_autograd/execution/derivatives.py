@@ -15,13 +15,12 @@ from custom_autograd.execution.differentiated_reference import IS_IN_JVP
 from custom_autograd.execution.plan import SAVED_VALUES, Plan
 from custom_autograd.execution.vjp import Vjp
 from custom_autograd.torch_private import functions, nodes, transforms
-from custom_autograd.values.kernel_results import restore
+from custom_autograd.values.kernel_results import flatten_values, restore
 from custom_autograd.values.tensors import filled, first_tensor, tensors_in
 
 if TYPE_CHECKING:
     from custom_autograd.execution.drop_in import DropIn
-    from custom_autograd.execution.jvp import Gradients, Jvp
-    from custom_autograd.execution.tangents import TangentMemory
+    from custom_autograd.execution.jvp import Jvp
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
@@ -44,13 +43,6 @@ class Derivatives:
         from custom_autograd.execution.jvp import Jvp  # loaded for the first tangent
 
         return Jvp(self.plan)
-
-    @cached_property
-    def memory(self) -> TangentMemory:
-        """Return what keeps tangents apart from each other in memory."""
-        from custom_autograd.execution.tangents import TangentMemory  # loaded for the first tangent
-
-        return TangentMemory(self.plan.declaration)
 
     def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
         """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
@@ -94,44 +86,36 @@ class Derivatives:
 
     def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
         """Return the tangents by result, from the tangents by input."""
-        values, results = ctx.forward
-        del ctx.forward
-        sources = tensors_in([*values.values(), *tangents.values(), *getattr(ctx, "forward_saved", ())])
+        values, results = _taken(ctx, "forward")
+        saved, fixed = ((), ()) if self.drop_in is None else _taken(ctx, "forward_saved")
+        sources = tensors_in([*values.values(), *tangents.values(), *saved])
         is_recorded = torch.is_grad_enabled() and transforms.are_recorded(sources)
+        if fixed:
+            results = {name: _without(value, fixed) for name, value in results.items()}
+        names = self.tangents.results
         with torch.enable_grad(), transforms.forward_mode_enabled(True), IS_IN_JVP.set(True):
-            values = {name: transforms.primal_of(value) for name, value in values.items()}
-            for name in self.saved_values:
-                values[name] = getattr(ctx, f"kept_{name}")
-            fixed = () if self.drop_in is None else self._take_fixed(ctx)
-            if fixed:
-                results = {name: _without(value, fixed) for name, value in results.items()}
-            results = {name: transforms.primal_of(value) for name, value in results.items()}
-            saved = () if self.drop_in is None else transforms.primal_of(ctx.forward_saved)
+            held = map(transforms.primal_of, (*values.values(), *results.values(), *saved))
+            leaves, lengths = flatten_values([*tangents.values(), *held])
 
-            def run(tangents: ByName, values: ByName, results: ByName, saved: Sequence[Any]) -> dict[str, Any]:
-                gradients = self._differentiable(ctx, values, saved)
-                return self.tangents(tangents, values, results, ctx.known, gradients, is_recorded=is_recorded)
+            def run(leaves: list[Any]) -> list[Any]:
+                rest = iter(restore(leaves, lengths))
+                own, primals = dict(zip(tangents, rest, strict=False)), dict(zip(values, rest, strict=False))
+                made = dict(zip(results, rest, strict=False))
+                for name in self.saved_values:
+                    primals[name] = getattr(ctx, f"kept_{name}")
+                gradients = partial(self._gradients_by_name, ctx, primals)
+                if self.drop_in is not None:
+                    gradients = partial(self._gradients, ctx, list(rest))
+                found = self.tangents(own, primals, made, ctx.known, gradients, is_recorded=is_recorded)
+                return flatten_values([filled(found.get(name), made[name]) for name in names])[0]
 
-            found = transforms.apart_from_jvp(run, tangents, values, results, saved)
+            of_results = dict(zip(results, lengths[len(tangents) + len(values) :], strict=False))
+            found = restore(transforms.apart_from_jvp(run, leaves), [*map(of_results.__getitem__, names)])
             if any(ctx.needs_input_grad):
                 self.tangents.check_hidden(tuple(self.saved_tensors))
-            for name in self.tangents.results:
-                tangent = filled(found.get(name), results[name])
-                found[name] = tangent if is_recorded else transforms.without_history(tangent)
-            return self.memory.separate(found, tangents)
-
-    def _take_fixed(self, ctx: Any) -> tuple[Tensor, ...]:
-        """Return the results that a drop-in setup_context marked as non-differentiable in this call."""
-        fixed: tuple[Tensor, ...] = ctx.forward_fixed
-        del ctx.forward_fixed
-        return fixed
-
-    def _differentiable(self, ctx: Any, values: ByName, saved: Sequence[Any]) -> Gradients:
-        """Return the backward as a function of needs and incoming gradients."""
-        if self.drop_in is None:
-            return partial(self._gradients_by_name, ctx, values)
-        del ctx.forward_saved
-        return partial(self._gradients, ctx, saved)
+            if not is_recorded:
+                found = [*map(transforms.without_history, found)]
+            return self.tangents.memory.separate(dict(zip(names, found, strict=True)), tangents)
 
     def known_of(self, ctx: Any) -> ByName:
         """Return metadata by name: what forward kept, or the graph's metadata of strided tensors in an eager call."""
@@ -149,10 +133,9 @@ class Derivatives:
 
     def _no_backward(self) -> GradientUnavailable:
         declaration = self.plan.declaration
-        return GradientUnavailable(
-            str(declaration.name),
+        return declaration.error(
+            GradientUnavailable,
             "a gradient is requested, but no backward is registered",
-            declared=declaration.location,
             do="register one with register_backward, register_grad or register_autograd, "
             + (
                 DRAWS_AGAIN
@@ -177,6 +160,13 @@ def output_metadata(ctx: Any, index: int) -> Metadata:
     """Return the graph's metadata of a strided output."""
     shape, dtype, device = functions.known_output(ctx, index)
     return Metadata(shape, dtype, device, torch.strided, dtype)
+
+
+def _taken(ctx: Any, name: str) -> Any:
+    """Return what an attribute of a ctx holds, and take it off."""
+    found = getattr(ctx, name)
+    delattr(ctx, name)
+    return found
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:

@@ -9,7 +9,7 @@ is costs nothing more; what is computed keeps its history. For outputs see NOTE 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -26,7 +26,7 @@ from custom_autograd.registration import rule_types
 from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.nodes import Node, needs_set, next_nodes
 from custom_autograd.torch_private.trees import flatten_tree
-from custom_autograd.values.tensors import first_tensor, materialize, plain, tensors_in
+from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain, tensors_in
 from custom_autograd.values.user_code import note_rule, noted
 
 # Second derivatives of what a setup_context computes from outputs: they raise.
@@ -102,6 +102,7 @@ class DropIn:
         self.plan = plan
         self.rule = rule
         self.origin = plan.declaration.origin(f"{rule.location}, backward")
+        self._error = partial(self.origin.error, GradientError)
         self.arguments = schema.argument_names
         answered = [argument for argument in schema.arguments if not argument.is_keyword_only or argument.holds_tensors]
         self.names = tuple(argument.name for argument in answered)
@@ -113,8 +114,8 @@ class DropIn:
         self.function = self._once(rule.function) if rule.is_once_differentiable else rule.function
         self.backward = noted(str(plan.declaration.name), rule, self.function)
         self.differentiable = frozenset(schema.differentiable_names)
-        setup = rule.setup_context
-        self.setup_context = None if setup is None else noted(str(plan.declaration.name), rule, setup)
+        has_setup = rule.setup_context is not None
+        self.setup_context = noted(str(plan.declaration.name), rule, self._call_setup) if has_setup else None
 
     def _once(self, backward: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the author's backward
         """Return a backward whose gradients raise if they are differentiated.
@@ -152,7 +153,7 @@ class DropIn:
             is_marked = functions.any_requires_grad(*inputs) and not transforms.is_transforming()
             marked = mark(tensors_in([output])) if is_marked else []
             with torch.enable_grad(), transforms.forward_mode_enabled(True):
-                self._call_setup(context, inputs, output)
+                self.setup_context(context, inputs, output)
             unmark(marked)
         functions.copy_view_flag(context, ctx)
         tensors, saved = pack(context)
@@ -160,7 +161,7 @@ class DropIn:
         setattr(ctx, SAVED_VALUES, saved)
         ctx.save_for_backward(*tensors)
         if transforms.is_forward_mode() and any(map(transforms.has_tangent, tensors_in(inputs))):
-            ctx.forward_saved, ctx.forward_fixed = tensors, context.custom_autograd_fixed
+            ctx.forward_saved = tensors, context.custom_autograd_fixed
         if context.custom_autograd_fixed:
             ctx.mark_non_differentiable(*context.custom_autograd_fixed)
 
@@ -180,19 +181,19 @@ class DropIn:
         )
         return str(error)
 
-    def _call_setup(self, context: Context, inputs: Sequence[Any], output: Any) -> None:
-        assert self.setup_context is not None
+    def _call_setup(self, ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        assert self.rule.setup_context is not None
         positional, keywords = tuple(inputs), dict[str, Any]()
         if self.keyword_only:
             by_name = dict(zip(self.arguments, inputs, strict=True))
             positional = tuple(value for name, value in by_name.items() if name not in self.keyword_only)
             keywords = {name: by_name[name] for name in self.keyword_only}
         if self.rule.takes_keywords:
-            self.setup_context(ctx=context, inputs=positional, keyword_only_inputs=keywords, output=output)
+            self.rule.setup_context(ctx=ctx, inputs=positional, keyword_only_inputs=keywords, output=output)
         elif self.rule.by_keyword:
-            self.setup_context(ctx=context, inputs=positional, output=output)
+            self.rule.setup_context(ctx=ctx, inputs=positional, output=output)
         else:
-            self.setup_context(context, positional, output)
+            self.rule.setup_context(ctx, positional, output)
 
     def helpers(self) -> dict[str, Any]:
         """Return what generated source calls by name (Any: functions of any signature)."""
@@ -206,13 +207,8 @@ class DropIn:
     def _setup_of_eager_call(self, setup: Callable[..., Any]) -> Callable[..., Any]:  # Any: any parameters
         """Return the setup_context, called with (ctx, inputs, output) in that order."""
         is_positional = not self.rule.by_keyword or (not self.rule.takes_keywords and _has_usual_parameters(setup))
-        call = setup if is_positional else self._by_keyword
+        call = setup if is_positional else self._call_setup
         return (lambda ctx, inputs, output: call(ctx, inputs, (output,))) if self.is_one_tuple else call
-
-    def _by_keyword(self, ctx: Any, inputs: Any, output: Any) -> None:
-        assert self.rule.setup_context is not None
-        keywords: dict[str, Any] = {"keyword_only_inputs": {}} if self.rule.takes_keywords else {}
-        self.rule.setup_context(ctx=ctx, inputs=inputs, output=output, **keywords)
 
     def park(self, ctx: Any) -> None:
         """Move what a setup_context left on torch's own ctx off it, if that may hold tensors."""
@@ -267,8 +263,7 @@ class DropIn:
     def _read(self, result: Any, needs: ByName) -> dict[str, Any]:
         """Return one gradient per argument, as lenient as the engine; Any: whatever the user's code returned."""
         if result is None and returns_nothing(self.rule.function):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 "the backward returns None",
                 expected=f"a gradient, or one for each of {quote(self.names)}",
                 found="None",
@@ -279,8 +274,7 @@ class DropIn:
             results.pop()
         missing = self.names[len(results) :]
         if len(results) > len(self.names) or any(not self._may_miss(name, needs.get(name)) for name in missing):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 "the backward returns the wrong number of gradients",
                 expected=f"{len(self.names)}: {quote(self.names)}",
                 found=str(len(results)),
@@ -293,8 +287,7 @@ class DropIn:
             if name in valid:
                 found[name] = self._list(name, gradient, needs[name]) if is_list else self._one(name, gradient)
             elif gradient is not None:
-                raise self.origin.error(
-                    GradientError,
+                raise self._error(
                     f"the backward returns a gradient for '{name}', which carries none",
                     expected="None",
                     found=type(gradient).__name__,
@@ -313,12 +306,11 @@ class DropIn:
         There a backward returns one gradient per argument that the dispatcher passes on, which leaves out those that
         equal their defaults.
         """
-        return name in self.optional and not (any(need) if isinstance(need, list) else need)
+        return name in self.optional and not is_wanted(need)
 
     def _one(self, name: str, gradient: Any) -> Tensor | None:
         if gradient is not None and not isinstance(gradient, Tensor):
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of '{name}' is not a tensor",
                 expected="a tensor or None",
                 found=f"{type(gradient).__name__}: {show(gradient)}",
@@ -331,8 +323,7 @@ class DropIn:
             return [None] * len(need)
         if not isinstance(gradients, (list, tuple)) or len(gradients) != len(need):
             found = f"{len(gradients)}" if isinstance(gradients, (list, tuple)) else type(gradients).__name__
-            raise self.origin.error(
-                GradientError,
+            raise self._error(
                 f"the gradient of the list '{name}' does not fit it",
                 expected=f"a list of {len(need)}",
                 found=found,

@@ -11,7 +11,7 @@ A rule that returns None says that the gradient is zero everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,12 +22,13 @@ from custom_autograd.core.messages import quote
 from custom_autograd.core.metadata import metadata_of
 from custom_autograd.execution.gradients import sum_to_shape
 from custom_autograd.execution.plan import Plan
-from custom_autograd.execution.tangents import TangentReader, flat
+from custom_autograd.execution.tangents import TangentMemory, TangentReader, flat
 from custom_autograd.registration.rule_types import NamedRule, Rule
 from custom_autograd.torch_private.saved_tensors import without_hooks
 from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import require_gradient, without_history
-from custom_autograd.values.tensors import any_floating, filled, plain, tensors_in
+from custom_autograd.values.kernel_results import flatten_values, restore
+from custom_autograd.values.tensors import any_floating, filled, plain
 from custom_autograd.values.user_code import Named, add_note, noted
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
@@ -43,12 +44,11 @@ class Jvp:
         self.visible = list(plan.declaration.schema.visible_results)
         self.hidden = plan.declaration.schema.hidden_results
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
-        self.missing: tuple[str, ...] = ()
-        self._derivable = [name for name in self.results if self._is_derivable(name)]
-        self._not_derivable = tuple(name for name in self.results if name not in self._derivable)
+        self.missing: list[str] = []
+        self._derivable = frozenset(name for name in (*self.results, *self.hidden) if self._is_derivable(name))
         self._has_reverse = plan.has_reverse
         self._once = plan.once_differentiable
-        self._reader = TangentReader(plan)
+        self._reader, self.memory = TangentReader(plan), TangentMemory(plan.declaration)
 
     def __call__(
         self,
@@ -65,24 +65,23 @@ class Jvp:
         Returns:
             By result: a tensor, None if it has no tangent, or a list of those.
         """
-        if self.plan.jvp is None:
-            self.missing = _with_tangents(self._not_derivable, results)
-            return self.derive(tangents, self._derivable, results, gradients, is_recorded=is_recorded)
-        found = self._from_rule(self.plan.jvp, tangents, values, metadata)
-        absent = [name for name in self.hidden if name not in found]
-        derivable = [name for name in absent if self._is_derivable(name)]
-        if derivable:
+        found, asked = dict[str, Any](), self.results
+        if self.plan.jvp is not None:
+            found = self._from_rule(self.plan.jvp, tangents, values, metadata)
+            asked = [name for name in self.hidden if name not in found]
+        derivable = [name for name in asked if name in self._derivable]
+        if derivable or self.plan.jvp is None:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
-        self.missing = _with_tangents([name for name in absent if name not in derivable], results)
+        # Those that have a tangent in this call: not integers, and not None.
+        self.missing = [name for name in asked if name not in derivable and any_floating([results[name]])]
         return found
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
         """Return the one tangent that the rule returned in a call that records nothing."""
-        assert self.plan.jvp is not None
         is_plain = type(found) is Tensor and found.shape == like.shape and found.dtype == like.dtype
         if not is_plain or found.requires_grad:
             (name,) = self.results
-            read = filled(self._reader.read(self.plan.jvp, found, {name: metadata_of(like)}).get(name), like)
+            read = filled(self._reader.read(found, {name: metadata_of(like)}).get(name), like)
             found = without_history(read)
         tangent: Tensor = found
         for one in given:
@@ -105,7 +104,7 @@ class Jvp:
     ) -> dict[str, Any]:
         """Return the tangents of some results, as the vjp of the vjp."""
         if not self._has_reverse:
-            raise self.origin().error(
+            raise self.plan.declaration.error(
                 GradientUnavailable,
                 "the op has neither a jvp nor a backward rule, and a tangent is requested",
                 do="register one with register_jvp, or a differentiable register_backward",
@@ -118,21 +117,20 @@ class Jvp:
                 f"the op cannot derive forward mode from a backward {kind}",
                 do="register_jvp, or write the backward in differentiable operations",
             )
-        needs = {name: _has(tangent) for name, tangent in tangents.items()}
-        grads: dict[str, Any] = dict.fromkeys(self.results)
-        for name in names:
-            grads[name] = _seed(results[name])
-        seeds = tensors_in(list(grads.values()))
+        needs = _given(tangents)
+        leaves, lengths = flatten_values([results[name] for name in names])
+        zeros = list(map(_seed, leaves))
+        grads = {**dict.fromkeys(self.results), **dict(zip(names, restore(zeros, lengths), strict=True))}
+        seeds = [one for one in zeros if one is not None]
         # Forward mode saves nothing: what this does for a moment is not for the caller's hooks. What the graph of the
         # tangents holds is.
         with without_hooks() as kept:
             found = self._differentiate(seeds, gradients(needs, grads), tangents) if seeds else None
             if is_recorded:
                 kept.pack()
-        if found is None:
-            return dict.fromkeys(names)
-        remaining = iter(found)
-        return {name: _refill(grads[name], remaining) for name in names}
+        remaining = iter(found or [None] * len(seeds))
+        tangent_of = [None if one is None else next(remaining) for one in zeros]
+        return dict(zip(names, restore(tangent_of, lengths), strict=True))
 
     def _differentiate(
         self, seeds: list[Tensor], gradients: ByName, tangents: ByName
@@ -154,7 +152,7 @@ class Jvp:
                 if gradient is None or one is None:
                     continue
                 if not gradient.requires_grad:
-                    raise self.origin().error(
+                    raise self.plan.declaration.error(
                         GradientUnavailable,
                         f"the op cannot derive forward mode: the gradient of '{name}' is not differentiable",
                         do=f"register_jvp, or where it is always zero, a backward that returns None for '{name}'"
@@ -170,7 +168,7 @@ class Jvp:
         arguments: dict[str, Any] = {}
         for name in rule.names:
             if name == "needs":
-                arguments[name] = Named({key: _has(tangent) for key, tangent in tangents.items()})
+                arguments[name] = Named(_given(tangents))
             elif name == "meta":
                 arguments[name] = Named(metadata)
             elif name in self.asked:
@@ -182,7 +180,7 @@ class Jvp:
         except Exception as error:
             self.note_absent(error, arguments)
             raise
-        return self._reader.read(rule, result, metadata)
+        return self._reader.read(result, metadata)
 
     def note_absent(self, error: Exception, arguments: ByName) -> None:
         """Note on an exception that left a jvp rule which tangents the rule was given as None."""
@@ -214,25 +212,16 @@ class Jvp:
             )
 
 
-def _with_tangents(names: Iterable[str], results: ByName) -> tuple[str, ...]:
-    """Return the results that have a tangent in this call: not those of integers, and not None."""
-    return tuple(name for name in names if any_floating([results[name]]))
+def _given(tangents: ByName) -> dict[str, Any]:
+    """Return, by input, whether it has a tangent; a list of bools for a list."""
+    return {
+        name: [one is not None for one in tangent] if isinstance(tangent, (list, tuple)) else tangent is not None
+        for name, tangent in tangents.items()
+    }
 
 
-def _has(tangent: Any) -> Any:
-    return [one is not None for one in tangent] if isinstance(tangent, (list, tuple)) else tangent is not None
-
-
-def _seed(result: Any) -> Any:
-    """Return zeros like a result, requiring a gradient: u of the note above."""
-    if isinstance(result, (list, tuple)):
-        return [_seed(one) for one in result]
+def _seed(result: Any) -> Tensor | None:
+    """Return zeros like a result, requiring a gradient: u of the note above; None if it cannot have one."""
     if not isinstance(result, Tensor) or not (result.is_floating_point() or result.is_complex()):
         return None
     return require_gradient(torch.zeros_like(result))
-
-
-def _refill(seed: Any, found: Any) -> Any:
-    if isinstance(seed, list):
-        return [_refill(one, found) for one in seed]
-    return None if seed is None else next(found)

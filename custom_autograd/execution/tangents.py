@@ -9,11 +9,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError, Origin
+from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import advise, advise_tensor, explicit_none, quote
 from custom_autograd.execution.plan import Plan
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.registration.rule_types import NamedRule
 from custom_autograd.schema.named_tuples import in_order_of
 from custom_autograd.torch_private.storages import storages_of
 from custom_autograd.values.tensors import tensors_in
@@ -26,51 +25,50 @@ class TangentReader:
 
     def __init__(self, plan: Plan) -> None:
         self.declaration = plan.declaration
+        self._error = partial(
+            plan.declaration.origin(None if plan.jvp is None else plan.jvp.where).error, GradientError
+        )
         self.results = [result.name for result in plan.declaration.schema.differentiable_results]
         self.visible = list(plan.declaration.schema.visible_results)
 
-    def read(self, rule: NamedRule, result: Any, metadata: ByName) -> dict[str, Any]:
+    def read(self, result: Any, metadata: ByName) -> dict[str, Any]:
         """Return the jvp rule's result by name."""
-        found = self._by_name(rule, result, [name for name in self.visible if not _is_integer(metadata[name])])
+        found = self._by_name(result, [name for name in self.visible if not _is_integer(metadata[name])])
         for name, tangent in found.items():
             for one, known in zip(flat(tangent, keep_none=True), flat(metadata[name], keep_none=True), strict=False):
                 if one is None:
                     continue
                 if not isinstance(one, Tensor):
-                    raise self._origin(rule).error(
-                        GradientError,
+                    raise self._error(
                         f"the tangent of '{name}' is not a tensor",
                         expected="a tensor or None",
                         found=type(one).__name__,
                         do=advise_tensor(one),
                     )
                 if not _can_differ(known.dtype):
-                    raise self._origin(rule).error(
-                        GradientError,
+                    raise self._error(
                         f"the jvp returns a tangent for '{name}', whose dtype cannot have one",
                         found=f"an output of {known.dtype}",
                         do=f"leave '{name}' out, or return '{name}': None",
                     )
                 if one.shape != known.shape or one.dtype != known.dtype:
-                    raise self._origin(rule).error(
-                        GradientError,
+                    raise self._error(
                         f"the tangent of '{name}' does not match the output",
                         expected=f"{tuple(known.shape)}, {known.dtype}",
                         found=f"{tuple(one.shape)}, {one.dtype}",
                     )
         return found
 
-    def _by_name(self, rule: NamedRule, result: Any, needed: list[str]) -> dict[str, Any]:
+    def _by_name(self, result: Any, needed: list[str]) -> dict[str, Any]:
         """Return a rule's result by name; integers, which are not in `needed`, may be left out."""
         if isinstance(result, Mapping):
-            return self._checked_names(rule, dict(result), needed)
+            return self._checked_names(dict(result), needed)
         if isinstance(result, tuple):
             names = needed if len(result) == len(needed) else self.visible
-            result = in_order_of(names, result, partial(self._refuse, rule), prefixes=("tangent_",))
-            self._check_order(rule, names)
+            result = in_order_of(names, result, self._refuse, prefixes=("tangent_",))
+            self._check_order(names)
             if len(result) != len(names):
-                raise self._origin(rule).error(
-                    GradientError,
+                raise self._error(
                     "the jvp returns the wrong number of tangents",
                     expected=f"{len(needed)}: {quote(needed)}",
                     found=str(len(result)),
@@ -79,59 +77,51 @@ class TangentReader:
         names = needed or self.visible
         if result is None and needed:
             self._refuse(
-                rule,
                 "returns None",
                 expected=f"a dict or a tuple for {quote(names)}",
                 found="None",
                 do=f"is a return missing? if the tangent is zero, {explicit_none(names)}",
             )
         if len(names) != 1:
-            raise self._origin(rule).error(
-                GradientError,
+            raise self._error(
                 "the jvp returns one tangent for several outputs",
                 expected=f"a dict or a tuple for {quote(names)}",
                 found=type(result).__name__,
             )
         return {names[0]: result}
 
-    def _refuse(self, rule: NamedRule, problem: str, **facts: str) -> NoReturn:
-        raise self._origin(rule).error(GradientError, f"the jvp {problem}", **facts)
+    def _refuse(self, problem: str, **facts: str) -> NoReturn:
+        raise self._error(f"the jvp {problem}", **facts)
 
-    def _check_order(self, rule: NamedRule, names: list[str]) -> None:
+    def _check_order(self, names: list[str]) -> None:
         """Refuse a tuple of tangents where a call returns the same results in another order than their names have."""
         returned = [output.alias_of or output.name for output in self.declaration.schema.outputs]
         returned = [name for name in returned if name in names]
         if returned != [name for name in names if name in returned]:
-            raise self._origin(rule).error(
-                GradientError,
+            raise self._error(
                 "the jvp returns a tuple, and the op returns what it writes to in an order of its own",
                 expected=f"a dict by name: {quote(names)}",
                 found="a tuple",
                 do="return a dict by name",
             )
 
-    def _checked_names(self, rule: NamedRule, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
+    def _checked_names(self, found: dict[str, Any], needed: list[str]) -> dict[str, Any]:
         for name in found:
             if name not in self.results:
-                raise self._origin(rule).error(
-                    GradientError,
+                raise self._error(
                     f"the jvp returns a tangent for {name!r}, which is not a differentiable output",
                     expected=quote(self.results),
                     do=advise(name, self.results),
                 )
         for name in needed:
             if name not in found:
-                raise self._origin(rule).error(
-                    GradientError,
+                raise self._error(
                     f"the tangent of '{name}' is missing",
                     expected=f"an entry '{name}'",
                     found=f"entries {quote(found)}",
                     do=f"where it is zero, return '{name}': None",
                 )
         return found
-
-    def _origin(self, rule: NamedRule) -> Origin:
-        return self.declaration.origin(rule.where)
 
 
 def flat(value: Any, *, keep_none: bool = False) -> list[Any]:  # Any: a tensor, None, or a list of those
@@ -179,7 +169,9 @@ class TangentMemory:
         if not isinstance(tangent, Tensor):
             return tangent
         if name in self.viewed:
-            self._check_view(name, tangent, given.get(self.viewed[name] or ""))
+            of = tensors_in([given.get(self.viewed[name] or "")])
+            if not any((storages_of(tangent) or set()) & (storages_of(one) or set()) for one in of):
+                self._refuse(name, self.viewed[name])
             return tangent
         storages = storages_of(tangent)
         if storages is not None and storages.isdisjoint(taken):
@@ -187,18 +179,13 @@ class TangentMemory:
             return tangent
         return tangent.clone()
 
-    def _check_view(self, name: str, tangent: Tensor, of: Any) -> None:
-        """Refuse a tangent that a write to the view, or to its input, would not reach."""
-        if not any((storages_of(tangent) or set()) & (storages_of(one) or set()) for one in tensors_in([of])):
-            self._refuse(name, self.viewed[name])
-
     def _refuse(self, name: str, source: str | None) -> NoReturn:
-        raise GradientError(
-            str(self.declaration.name),
+        """Refuse a tangent that a write to the view, or to its input, would not reach."""
+        raise self.declaration.error(
+            GradientError,
             f"the output '{name}' is a view of '{source}', and its tangent is not a view of the tangent of '{source}'",
             expected=f"the same view, of the tangent of '{source}'",
             found="a tensor with memory of its own",
-            declared=self.declaration.location,
             do=f"register_jvp a rule that returns that view of 'tangent_{source}', or have a reference and no "
             "gradient rules",
         )

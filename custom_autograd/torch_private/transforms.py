@@ -101,7 +101,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 def are_recorded(tensors: Sequence[Tensor]) -> bool:
     """Return True if any of some tensors requires a gradient below all transforms."""
-    return any(unwrapped(tensor).requires_grad for tensor in tensors)
+    return any(map(operator.attrgetter("requires_grad"), map(unwrapped, tensors)))
 
 
 def is_recorded_anywhere(tensor: Tensor) -> bool:
@@ -132,18 +132,27 @@ def is_tracked(tensor: Tensor) -> bool:
 # The dispatcher runs an op's Autograd kernel in the midst of what a `torch.func.jvp` does with the call: a transform
 # that a rule starts there meets a level at work, and ends in an internal assertion of functorch. A jvp rule has its
 # tangents as values, and needs nothing of that level. So it runs at a new one, which records what the rule computes.
-def apart_from_jvp(function: Callable[..., dict[str, Any]], *values: Any) -> dict[str, Any]:  # Any: trees of tensors
-    """Call a function of tensors at a new level, in place of that of a `torch.func.jvp` in progress."""
+def apart_from_jvp(function: Callable[[list[Any]], list[Any]], values: list[Any]) -> list[Any]:
+    """Call a function of tensors, and values of any other type (Any), at a new level.
+
+    It replaces that of a `torch.func.jvp` in progress; if there is none, the function is called where it is.
+    """
     top = _C._functorch.peek_interpreter_stack() if is_transforming() else None
     if top is None or top.key() != _C._functorch.TransformType.Jvp:
-        return function(*values)
+        return function(values)
     level = top.level()
     del top  # it points into the stack
-    values = _mapped(lambda one: _C._functorch._unwrap_for_grad(one, level), values)
     with _without_level(_LEVEL):
-        found = _at_new_level(function, values)
-    wrapped: dict[str, Any] = _mapped(lambda one: _C._functorch._wrap_for_grad(one, level), found)
-    return wrapped
+        new = _C._functorch._grad_increment_nesting()
+        try:
+            found = function([_wrap(_unwrap(one, level), new) if isinstance(one, Tensor) else one for one in values])
+            found = [_unwrap(one, new) if isinstance(one, Tensor) else one for one in found]
+        finally:
+            _C._functorch._grad_decrement_nesting()
+    return [_wrap(one, level) if isinstance(one, Tensor) else one for one in found]
+
+
+_wrap, _unwrap = _C._functorch._wrap_for_grad, _C._functorch._unwrap_for_grad
 
 
 @contextmanager
@@ -156,23 +165,6 @@ def _without_level(keys: Any) -> Iterator[None]:  # Any: a DispatchKeySet has no
             yield
     finally:
         _C._functorch.push_dynamic_layer_stack(layer)
-
-
-def _at_new_level(function: Callable[..., Any], values: tuple[Any, ...]) -> Any:  # Any: as above
-    level = _C._functorch._grad_increment_nesting()
-    try:
-        found = function(*_mapped(lambda one: _C._functorch._wrap_for_grad(one, level), values))
-        return _mapped(lambda one: _C._functorch._unwrap_for_grad(one, level), found)
-    finally:
-        _C._functorch._grad_decrement_nesting()
-
-
-def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:  # Any: as above
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: _mapped(function, one) for name, one in value.items()}
-    return type(value)([_mapped(function, one) for one in value]) if type(value) in (list, tuple) else value
 
 
 def _keys(*names: str) -> Any:  # Any: a DispatchKeySet has no public type

@@ -157,12 +157,7 @@ class ResultReader:
         ]
 
     def _fail(self, source: Any, problem: str, **facts: str | None) -> NoReturn:
-        raise KernelError(
-            str(self.declaration.name),
-            f"the {self.describe(source)} {problem}",
-            declared=self.declaration.location,
-            **facts,
-        )
+        raise self.declaration.error(KernelError, f"the {self.describe(source)} {problem}", **facts)
 
 
 def _share(value: Tensor, given: Any) -> bool:  # Any: an argument of the op
@@ -237,6 +232,20 @@ def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any]
         else:
             flat.extend(value)
             lengths.append(len(value))
+    return flat, lengths
+
+
+def flatten_values(values: Sequence[Any]) -> tuple[list[Any], list[int]]:  # Any: as there
+    """Return the same for values that are lists now; a tenth of the time."""
+    flat: list[Any] = []
+    lengths: list[int] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            flat.extend(value)
+            lengths.append(len(value))
+        else:
+            flat.append(value)
+            lengths.append(SINGLE)
     return flat, lengths
 
 
