@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.execution.context import Context, attributes_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.samples import PLAIN
 from custom_autograd.torch_private.dispatch import is_any_autocast_enabled
@@ -24,40 +25,18 @@ from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 Function: TypeAlias = type[torch.autograd.Function]
 
 
-class FunctionContext:
-    """The ctx of a Function in an op; attributes that the Function sets are in `vars(ctx)`."""
+class FunctionContext(Context):
+    """The ctx of a Function in an op."""
 
-    __slots__ = ("__dict__", "dirty", "fixed", "materializes", "needs_input_grad", "saved_tensors")
-
-    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needs_input_grad
-        self.saved_tensors: tuple[Tensor | None, ...] = ()
-        self.dirty: tuple[Tensor, ...] = ()
-        self.fixed: tuple[Tensor, ...] = ()
-        self.materializes = True
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for the backward."""
-        self.saved_tensors = tensors
-
-    def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Ignore the tensors: tangents are derived from the backward."""
+    custom_autograd_dirty: tuple[Tensor, ...] = ()
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Record the arguments that forward writes to."""
-        self.dirty = tensors
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Record the outputs without a gradient."""
-        self.fixed = tensors
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Record whether undefined gradients are passed as zeros."""
-        self.materializes = value
+        self.custom_autograd_dirty = tensors
 
     def kept(self) -> dict[str, Any]:  # Any: whatever the Function keeps
         """Return all values that the backward may read."""
-        return {"saved_tensors": self.saved_tensors, **vars(self)}
+        return {"saved_tensors": self.saved_tensors, **attributes_of(self)}
 
 
 @dataclass(frozen=True, slots=True)

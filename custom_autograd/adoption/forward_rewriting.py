@@ -8,7 +8,7 @@ ctx.shape = x.shape            `meta.x.shape`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import libcst as cst
 import libcst.matchers as m
@@ -26,6 +26,7 @@ from custom_autograd.adoption.syntax import (
     statements_of,
     targets_in,
     tuple_of,
+    with_comments,
 )
 
 FACTS = ("shape", "dtype", "device", "layout", "ndim")
@@ -117,22 +118,21 @@ class Forward:
 
     def _without_ctx(self, statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """Record assignments to ctx, and return the other statements; comments stay with the next statement."""
-        found: list[cst.BaseStatement] = []
-        comments: list[cst.EmptyLine] = []
+        found, comments = with_comments(self._rows_without_ctx(statements))
+        self._last = self._last.with_changes(leading_lines=[*comments, *self._last.leading_lines])
+        return found
+
+    def _rows_without_ctx(
+        self, statements: list[cst.BaseStatement]
+    ) -> Iterator[tuple[list[cst.EmptyLine], list[cst.BaseStatement]]]:
         for position, statement in enumerate(statements):
             self._later = [*(name for one in statements[position + 1 :] for name in targets_in(one))]
             own = self._noted(statement)
-            comments += comments_of(statement) if own is not None else []
-            for one in [statement] if own is None else own:
-                if m.findall(one, m.Name("ctx")):
-                    raise NotMechanical("forward uses ctx within other code")
-                lines = [*comments, *getattr(one, "leading_lines", ())]
-                found.append(one.with_changes(leading_lines=lines) if comments else one)
-                comments = []
+            if any(m.findall(one, m.Name("ctx")) for one in ([statement] if own is None else own)):
+                raise NotMechanical("forward uses ctx within other code")
+            yield ([], [statement]) if own is None else (comments_of(statement), own)
             if own is None:
                 self._note_variables(statement)
-        self._last = self._last.with_changes(leading_lines=[*comments, *self._last.leading_lines])
-        return found
 
     def _set_up(self, statements: list[cst.BaseStatement], rename: Values) -> None:
         self._later = []

@@ -88,7 +88,7 @@ def from_function(function: Function, name: str, /, *, samples: Samples = None) 
     if op.schema.differentiable_arguments and op.schema.visible_results:
         rule = _BackwardRule(plan, op.schema)
         backward = op_function(rule.gradients, function.backward, rule.signature)
-        materializes = plan.call.context.materializes
+        materializes = plan.call.context.custom_autograd_materializes
         op.register_backward(backward, once_differentiable=rule.is_once, materialize_grads=materializes)
     op.register_samples(samples if callable(samples) else _samples_rule(function, made))
     return op
@@ -153,7 +153,9 @@ def _recorded(function: Function, parameters: Parameters, arguments: list[Any], 
             f"forward raises for a recorded call: {error!r}", do="pass samples= that forward accepts"
         ) from error
     rows = zip(parameters, values, versions, strict=True)
-    written = [one.name for one, value, version in rows if _is_written(value, version, call.context.dirty)]
+    written = [
+        one.name for one, value, version in rows if _is_written(value, version, call.context.custom_autograd_dirty)
+    ]
     if written:
         raise refuse(
             f"forward writes to {quote(written)}",
@@ -232,7 +234,7 @@ class _BackwardRule:
         needs, meta = given["needs"], given["meta"]
         context = FunctionContext(tuple([self._is_needed(name, needs) for name in self._plan.names]))
         attributes = self._kept(given, meta)
-        context.saved_tensors = attributes.pop("saved_tensors")
+        context.save_for_backward(*attributes.pop("saved_tensors"))
         vars(context).update(attributes)
         grads = [
             self._grad(name, grad, given, meta) for name, grad in zip(self._plan.outputs, self._grads, strict=True)
@@ -258,7 +260,7 @@ class _BackwardRule:
         """Return the gradient of an output; for one without a gradient, what autograd passes in its place."""
         if grad is not None:
             return given[grad]
-        known = getattr(meta, output, None) if self._plan.call.context.materializes else None
+        known = getattr(meta, output, None) if self._plan.call.context.custom_autograd_materializes else None
         return materialize(None, known, None)
 
     def _by_name(self, found: list[Any], meta: Any) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], r
     fixed = [
         name
         for name, one in zip(outputs, first.outputs, strict=True)
-        if find_identical(one, first.context.fixed) is not None
+        if find_identical(one, first.context.custom_autograd_fixed) is not None
     ]
     return Plan(
         function=function,

@@ -31,6 +31,7 @@ from custom_autograd.adoption.syntax import (
     names_in,
     only_part,
     targets_in,
+    with_comments,
 )
 
 
@@ -183,18 +184,12 @@ class _Unpacking(cst.CSTTransformer):
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
-        found: list[cst.BaseStatement] = []
-        comments: list[cst.EmptyLine] = []
+        rows = []
         for one in updated_node.body:
             assert isinstance(one, cst.BaseStatement)
             kept = self._without_names(one)
-            if kept is None:
-                comments += comments_of(one)
-            else:
-                lines = [*comments, *getattr(kept, "leading_lines", ())]
-                found.append(kept.with_changes(leading_lines=lines) if comments else kept)
-                comments = []
-        return updated_node.with_changes(body=found)
+            rows.append((comments_of(one), []) if kept is None else ([], [kept]))
+        return updated_node.with_changes(body=with_comments(rows)[0])
 
     def _without_names(self, statement: cst.BaseStatement) -> cst.BaseStatement | None:
         """Return a statement without variables that can be renamed; None if all can."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, cast
 
 import libcst as cst
@@ -121,6 +121,21 @@ def comments_of(statement: cst.CSTNode) -> list[cst.EmptyLine]:
     own = cst.ensure_type(statement, cst.SimpleStatementLine)
     comment = own.trailing_whitespace.comment
     return [*own.leading_lines, *([cst.EmptyLine(comment=comment)] if comment else [])]
+
+
+def with_comments(
+    rows: Iterable[tuple[Sequence[cst.EmptyLine], Sequence[cst.BaseStatement]]],
+) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
+    """Return statements, each row with comments before its first or the next one; and the comments after the last."""
+    found: list[cst.BaseStatement] = []
+    comments: list[cst.EmptyLine] = []
+    for before, statements in rows:
+        comments += before
+        for one in statements:
+            lines = [*comments, *getattr(one, "leading_lines", ())]
+            found.append(one.with_changes(leading_lines=lines) if comments else one)
+            comments = []
+    return found, comments
 
 
 def tuple_of(names: Sequence[str]) -> str:

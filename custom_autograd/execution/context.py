@@ -48,10 +48,15 @@ class Context:
         self.custom_autograd_materializes = value
 
 
+def attributes_of(context: Context) -> dict[str, Any]:  # Any: whatever the author of a rule keeps
+    """Return the attributes that a setup_context has set on a context."""
+    return {name: value for name, value in vars(context).items() if name not in OWN}
+
+
 def pack(context: Context) -> tuple[tuple[Tensor | None, ...], SavedValues]:
     """Return all tensors that a context holds, and the saved values of everything else."""
     saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
-    attributes = {name: value for name, value in vars(context).items() if name not in OWN}
+    attributes = attributes_of(context)
     if all(type(value) in SIMPLE for value in attributes.values()):
         return saved, SavedValues(attributes, (), None, len(saved), materializes)
     leaves, structure = flatten_tree(attributes)
@@ -98,7 +103,9 @@ class SavedValues(NamedTuple):
         return self.saved_count > 0 or any(leaf is PARKED for leaf in self.leaves)
 
 
-OWN = frozenset({"needs_input_grad", "custom_autograd_saved", "custom_autograd_fixed", "custom_autograd_materializes"})
+OWN = frozenset(
+    ("needs_input_grad", *(f"custom_autograd_{name}" for name in ("saved", "fixed", "materializes", "dirty")))
+)
 SIMPLE: frozenset[type] = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype, torch.device})
 PARKED = object()
 """Replaces a tensor among the saved values."""
