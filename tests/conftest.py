@@ -55,8 +55,8 @@ def generated_python(monkeypatch):
     """Calls run generated Python, as where there is no C++ compiler."""
     monkeypatch.setattr(NativeCalls, "are_learnt", False)
     for record in all_records():
-        if record.road.proofs is not None:
-            record.road.proofs.forget()
+        if record.road.native is not None:
+            record.road.native.forget()
 
 
 @pytest.fixture(params=["native", "generated"])

@@ -987,7 +987,7 @@ with warnings.catch_warnings(record=True) as found:
     for _ in range(3):
         triple(x).sum().backward()
 warned = [w for w in found if "was tested with torch" in str(w.message)]
-print(len(warned), x.grad.tolist(), triple._record.road.proofs.native)
+print(len(warned), x.grad.tolist(), triple._record.road.native)
 """
 
 

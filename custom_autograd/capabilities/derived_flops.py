@@ -246,7 +246,7 @@ def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]
 
 def _needs_now(record: OpRecord, node: Any) -> dict[str, Any]:  # Any: as above; bools, or lists of bools
     """Return, by differentiable input, whether the backward in progress computes its gradient."""
-    writer = generated_code_of(record).recording_facts.writer
+    writer = generated_code_of(record).writer
     found: Sequence[Any] = needed_gradients(node, is_write=bool(writer.mutated))[len(writer.lead) :]
     if writer.has_lists:
         found = restore(found, node.layout.inputs)

@@ -16,12 +16,11 @@ from custom_autograd.core.locations import location_of, location_of_declaration
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.option_types import check_type, listed
 from custom_autograd.execution.bind import Binder
-from custom_autograd.execution.source import Source, arguments_of, compile_source, tuple_of
+from custom_autograd.execution.source import Source, parameters_of, pass_on, tuple_of
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.schema.named_tuples import by_fields
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule, described_op
@@ -98,7 +97,7 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
     """Return the line that was given, or that annotations say."""
     if options.shapes is not None and options.along is not None:
         problem = "the op has both shapes= and along=, which reads the line from annotations"
-        raise declaration.origin().error(DeclarationError, problem, do="give one: brackets in the line say the same")
+        raise declaration.error(DeclarationError, problem, do="give one: brackets in the line say the same")
     if options.shapes is not None:
         return options.shapes
     from custom_autograd.shapes.requirements import LineMismatch, line_of_annotations  # loaded for ops with a line
@@ -108,9 +107,7 @@ def _text(declaration: Declaration, options: ShapeOptions) -> str:
     try:
         return line_of_annotations(declaration.function, declaration.schema, along)
     except LineMismatch as error:
-        raise declaration.origin().error(
-            DeclarationError, error.problem, expected=error.expected, do=error.do
-        ) from None
+        raise declaration.error(DeclarationError, error.problem, expected=error.expected, do=error.do) from None
 
 
 def _rule(location: str, text: str | None, options: ShapeOptions) -> ShapesRule:
@@ -140,7 +137,7 @@ def _checked(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogr
 
 def _without_line(declaration: Declaration) -> DeclarationError:
     problem = "dtypes=, flops= and numbers= add to a line of shapes, and there is none"
-    return declaration.origin().error(DeclarationError, problem, do="give shapes=, or pass them to register_shapes")
+    return declaration.error(DeclarationError, problem, do="give shapes=, or pass them to register_shapes")
 
 
 def _check_dtypes(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> None:
@@ -229,8 +226,7 @@ def sized(record: OpRecord, described: DescribedOp, function: Function) -> Funct
     source = _source(schema, described.deciding)
     name = f"{described.declaration.name} shapes"
     values = {"function": function, "known": known, "first": first, "TypeError": TypeError}
-    namespace = compile_source(source.text, name, source.namespace(values))
-    made: Function = namespace[source.own("kernel")]
+    made: Function = source.compiled(name, values)["kernel"]
     made.kernel_function = function  # type: ignore[attr-defined]  # as of a watched kernel: see execution/watching.py
     made.size_check = SizeCheck(function, described)  # type: ignore[attr-defined]  # for native calls
     return made
@@ -238,13 +234,10 @@ def sized(record: OpRecord, described: DescribedOp, function: Function) -> Funct
 
 def _source(schema: Schema, deciding: Collection[str]) -> Source:
     source = Source(schema.argument_names)
-    keywords = keywords_of(schema)
-    has_star = any(argument.is_variadic for argument in schema.arguments)
-    parameters = [*positional_of(schema), *(["*"] if keywords and not has_star else []), *keywords]
-    passed = arguments_of(schema, {a.name: "*" * a.is_variadic + a.name for a in schema.arguments})
+    passed = pass_on(schema, to_user=True)
     parts = [_key(argument, field) for argument in schema.tensor_arguments for field in ("shape", "dtype")]
     parts += [a.name for a in schema.arguments if a.name in deciding and not a.holds_tensors]
-    with source.block(f"def $kernel({', '.join(parameters)})"):
+    with source.block(f"def $kernel({parameters_of(schema)})"):
         source.line(f"$key = {tuple_of(parts)}")
         with source.block("try"):
             source.line("$is_known = $key in $known")

@@ -44,6 +44,26 @@ class Once(Lazy[T]):
             return found
 
 
+class PerFunction:
+    """Makes something of each function, once; it is found by id, since some functions cannot be hashed.
+
+    Any: the functions, and what is made of them, are callables of any signature.
+    """
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Any, Any]] = {}  # with the function, whose id nothing else may have
+
+    def __call__(self, function: Any) -> Any:
+        """Return what is made of a function; that itself, if it was made here."""
+        found = self._made.get(id(function))
+        if found is None:
+            if any(function is made for _, made in list(self._made.values())):  # a list: other threads may add to it
+                return function
+            found = self._made[id(function)] = function, self._make(function)
+        return found[1]
+
+
 def loader_of(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return the `__getattr__` of a package."""
 

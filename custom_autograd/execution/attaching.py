@@ -14,9 +14,8 @@ import torch
 from custom_autograd.core.errors import raise_if_any
 from custom_autograd.execution import call, composition, functional_op
 from custom_autograd.execution.bind import Binder
-from custom_autograd.execution.current_device import OnDevice, are_on_the_host, explain, has_accelerator, unserved
+from custom_autograd.execution.current_device import are_on_the_host, explain, has_accelerator, on_device, unserved
 from custom_autograd.execution.generated import DispatchedCalls, generated_code_of
-from custom_autograd.execution.proofs import Prover
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import DropInRule
@@ -30,12 +29,10 @@ from custom_autograd.values.validation import keep
 
 def attach(record: OpRecord) -> None:
     """Register the op's kernels and its autograd with the dispatcher, and make what a call runs."""
-    if record.road.proofs is None:
-        record.road.proofs = Prover(record)
     if record.dispatched is None or record.road.is_traced:  # a new function makes compiled callers trace the new rules
         record.dispatched = DispatchedCalls(record)
         call.withdraw(record)
-    record.kernels.around = OnDevice()
+    record.kernels.around = on_device()
     implement(record, "CompositeExplicitAutograd", make=partial(_backend, record, None))
     for device_type in record.kernels:
         if device_type is not None:

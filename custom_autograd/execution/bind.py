@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from custom_autograd.core.lazy import Lazy
-from custom_autograd.execution.source import Source, compile_source, defaults, has_list_by_default, signature
+from custom_autograd.execution.source import Source, defaults, has_list_by_default, signature
 from custom_autograd.schema.schema import Argument, Schema
 
 
@@ -52,8 +52,7 @@ class Binder:
         with source.block(f"def $bind({signature(self.schema, for_dispatcher=for_dispatcher)})"):
             pairs = [f'"{a.name}": {_fresh(a)}' for a in self.schema.arguments]
             source.line(f"return {{{', '.join(pairs)}}}")
-        namespace = source.namespace(defaults(self.schema))
-        bind: Callable[..., dict[str, Any]] = compile_source(source.text, "bind", namespace)[source.own("bind")]
+        bind: Callable[..., dict[str, Any]] = source.compiled("bind", defaults(self.schema))["bind"]
         return bind
 
     def raw(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # Any: what the schema declares

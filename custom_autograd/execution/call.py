@@ -17,8 +17,6 @@ from custom_autograd.execution.kernel_call import write_reading
 from custom_autograd.execution.source import (
     Source,
     call_kernel,
-    compile_source,
-    own_names,
     pass_on,
     refuse_more,
     signature,
@@ -169,8 +167,8 @@ def publish(record: OpRecord) -> None:
             type(handle).__call__ = make_public_call(record)  # type: ignore[method-assign]  # its class is its own
             record.road.uncalled.discard(handle)
             record.road.called.add(handle)
-    if record.road.proofs is not None:
-        record.road.proofs.take_over()
+    if record.road.native is not None:
+        record.road.native.take_over()
 
 
 def withdraw(record: OpRecord) -> None:
@@ -181,8 +179,8 @@ def withdraw(record: OpRecord) -> None:
             record.road.called.discard(handle)
             record.road.uncalled.add(handle)
         record.call_behind = None
-    if record.road.proofs is not None:
-        record.road.proofs.take_over()
+    if record.road.native is not None:
+        record.road.native.take_over()
 
 
 def make_ready(record: OpRecord) -> None:
@@ -197,9 +195,10 @@ def make_ready(record: OpRecord) -> None:
 
 
 def _compile(record: OpRecord, source: Source, name: str, helpers: dict[str, Any]) -> Callable[..., Any]:
-    values = {**helpers, **values_of(record.declaration)}
-    namespace = compile_source(source.text, f"{record.name} {name}", source.namespace(values))
-    call: Callable[..., Any] = namespace[source.own(name)]
+    return _named(record, source.compiled(f"{record.name} {name}", {**helpers, **values_of(record.declaration)})[name])
+
+
+def _named(record: OpRecord, call: Callable[..., Any]) -> Callable[..., Any]:
     call.__qualname__ = record.name  # what Python's own errors call it: "ns::op() missing 1 required ..."
     return call
 
@@ -230,24 +229,20 @@ def _with_containers(
     helpers = argument_tree.values(tree, record.name, record.declaration.location, flat)
     own = tree.signature.parameters.values()
     helpers["refuse_more"] = refuse_more(record.name, [(one.kind, one.default is not one.empty) for one in own])
-    namespace = compile_source(source.text, f"{record.name} {name} with containers", source.namespace(helpers))
-    call: Callable[..., Any] = namespace[source.own(name)]
-    call.__qualname__ = record.name
-    return call
+    return _named(record, source.compiled(f"{record.name} {name} with containers", helpers)[name])
 
 
 def _source_with_containers(record: OpRecord, tree: ArgumentTree, name: str, first: str) -> Source:
     from custom_autograd.containers import argument_tree  # as above
 
-    source = Source(own_names(record.declaration.schema, record.declaration.name.name) | set(tree.signature.parameters))
+    source = Source.of(record.declaration, *tree.signature.parameters)
     source.lines(*argument_tree.lines(tree, record.name, f"${name}", first))
     return source
 
 
 def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> Source:
-    schema = record.declaration.schema
-    source = Source(own_names(schema, record.declaration.name.name))
-    write(source, schema, record.name)
+    source = Source.of(record.declaration)
+    write(source, record.declaration.schema, record.name)
     return source
 
 
@@ -329,7 +324,8 @@ def write_kernel(source: Source, schema: Schema, *, is_checked: bool, is_watched
             if is_watched:
                 with source.block("if $function is $watched"):
                     source.line("$kinds.add($kind)")
-                    source.line("$entry.road.proofs.expect()")
+                    with source.block("if $road.native is not None"):
+                        source.line("$road.native.expect()")
             source.line("return $result")
         source.line("return $kernel")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from custom_autograd.core.device_types import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import CustomAutogradError, KernelError
+from custom_autograd.core.lazy import PerFunction
 from custom_autograd.core.messages import first_line
 from custom_autograd.execution.bind import Binder
 from custom_autograd.registration.registry import OpRecord
@@ -23,23 +24,14 @@ from custom_autograd.values.tensors import tensors_in
 Function = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
-class OnDevice:
-    """Makes, of the function that serves a device type, one that runs on the device of its tensors; of each once."""
+def on_device() -> Callable[[Function, str | None], Function]:
+    """Return what makes, of the function that serves a device type, one that runs on the device of its tensors.
 
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[Function, Function]] = {}  # by id: some kernels cannot be hashed
-
-    def __call__(self, function: Function, device_type: str | None) -> Function:
-        """Return the function itself if there is one device of that type: that is the current one.
-
-        Whether there are several is asked only where there are tensors: the question may start a driver, after which a
-        process cannot fork.
-        """
-        if not _may_be_elsewhere(device_type):
-            return function
-        if id(function) not in self._found:
-            self._found[id(function)] = function, _switching(function)
-        return self._found[id(function)][1]
+    It returns the function itself if there is one device of that type: that is the current one. Whether there are
+    several is asked only where there are tensors: the question may start a driver, after which a process cannot fork.
+    """
+    switching = PerFunction(_switching)
+    return lambda function, device_type: switching(function) if _may_be_elsewhere(device_type) else function
 
 
 def _switching(function: Function) -> Function:

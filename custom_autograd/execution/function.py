@@ -13,10 +13,10 @@ NOTE [why apply is not Function.apply]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from custom_autograd.execution.plan import Plan
-from custom_autograd.execution.source import Source, by_position, in_users_form, pass_on, tuple_of
+from custom_autograd.execution.source import Source, by_position, dict_of, in_users_form, pass_on, tuple_of
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private.functions import MATERIALIZES, SAVED
 
@@ -40,7 +40,6 @@ class FunctionWriter:
         self.mutated = [argument.name for argument in self.schema.mutated_arguments]
         self.lead = [name for name, is_there in (("$layout", self.has_lists), ("$in_place", self.mutated)) if is_there]
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
-        self.write_quick_jvp: Callable[[], None] = lambda: None
 
     def write(self) -> None:
         """Write the class."""
@@ -97,16 +96,13 @@ class FunctionWriter:
     def flat_results(self) -> str:
         """Return source of what a node returns: one tensor, or all, with lists spread out."""
         if self.has_lists:
-            return f"$layout.flatten_outputs({tuple_of(self.results)}, {self.list_flags()})"
+            are_lists = tuple_of([str(result.is_tensor_list) for result in self.plan.results])
+            return f"$layout.flatten_outputs({tuple_of(self.results)}, {are_lists})"
         return self.results[0] if len(self.results) == 1 else tuple_of(self.results)
 
     def parameters(self) -> list[str]:
         """Return what `forward` takes: what the node needs to know first, then the arguments, lists spread out."""
         return [*self.lead, *(["*$flat"] if self.has_lists else self.inputs)]
-
-    def list_flags(self) -> str:
-        """Return source of a tuple: which results are lists."""
-        return tuple_of([str(result.is_tensor_list) for result in self.plan.results])
 
     def _write_setup_context(self) -> None:
         source = self.source
@@ -134,7 +130,7 @@ class FunctionWriter:
     def kept_for_jvp(self) -> str:
         """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
         results = [result.name for result in self.plan.results if result.holds_tensors]
-        return f"$ctx.forward = ({self._dict(self.saved_tensors)}, {self._dict(results)})"
+        return f"$ctx.forward = ({dict_of(self.saved_tensors)}, {dict_of(results)})"
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""
@@ -149,10 +145,6 @@ class FunctionWriter:
             self._save_drop_in()
         else:
             self._save_by_name()
-
-    def saves_always(self) -> bool:
-        """Return True if what is saved does not depend on which gradients are needed."""
-        return all(map(self.plan.is_always_saved, self.saved_tensors))
 
     def _unpack_call(self) -> None:
         source = self.source
@@ -169,16 +161,14 @@ class FunctionWriter:
         """Write one variable per differentiable input: whether its gradient is needed."""
         needed = f"{found}[{len(self.lead)}:]" if self.lead else found
         found = f"$restore_lists({needed}, $ctx.layout.inputs)" if self.has_lists else needed
-        self.source.line(f"{self._needs()}, = {found}")
-
-    def _needs(self) -> str:
-        return ", ".join(needs_of(name) if name in self.differentiable else "$_" for name in self.inputs)
+        targets = ", ".join(needs_of(name) if name in self.differentiable else "$_" for name in self.inputs)
+        self.source.line(f"{targets}, = {found}")
 
     def metadata(self) -> str:
         """Return source of a dict: the metadata of each tensor input and fresh output."""
         fresh = [output.name for output in self.schema.fresh_outputs if output.holds_tensors]
         names = [argument.name for argument in self.schema.tensor_arguments] + fresh
-        return "{" + ", ".join(f'"{name}": $metadata_of({name})' for name in names) + "}"
+        return dict_of(names, "$metadata_of({})")
 
     def _save_drop_in(self) -> None:
         outputs = [output.name for output in self.schema.outputs]
@@ -232,7 +222,7 @@ class FunctionWriter:
 
     def needs_dict(self) -> str:
         """Return source of a dict: by differentiable input, whether its gradient is needed."""
-        return "{" + ", ".join(f'"{name}": {needs_of(name)}' for name in self.differentiable) + "}"
+        return dict_of(self.differentiable, needs_of("{}"))
 
     def _write_backward(self) -> None:
         source = self.source
@@ -241,13 +231,16 @@ class FunctionWriter:
         with source.block(f"def backward($ctx, {parameters})"):
             self.unpack_grads()
             self.unpack_needs(self.needed())
-            grads = [r.name for r in self.plan.results if r.is_differentiable]
-            incoming = "{" + ", ".join(f'"{name}": {grad_of(name)}' for name in grads) + "}"
+            incoming = dict_of([r.name for r in self.plan.results if r.is_differentiable], grad_of("{}"))
             source.line(f"$gradients = $backward_of($ctx, {self.needs_dict()}, {incoming})")
             returned = [f'$gradients["{name}"]' if name in self.differentiable else "None" for name in self.inputs]
-            if self.has_lists:
-                returned = [f"*$flatten_gradients({tuple_of(returned)}, $ctx.layout.inputs)"]
-            source.line(f"return {', '.join(['None'] * len(self.lead) + returned)}")
+            self.write_gradients(returned)
+
+    def write_gradients(self, found: list[str]) -> None:
+        """Write that a backward returns gradients, given as source by input: in the order of what the node takes."""
+        if self.has_lists:
+            found = [f"*$flatten_gradients({tuple_of(found)}, $ctx.layout.inputs)"]
+        self.source.line(f"return {', '.join(['None'] * len(self.lead) + found)}")
 
     def unpack_grads(self) -> None:
         """Write one variable per result: its incoming gradient."""
@@ -272,16 +265,15 @@ class FunctionWriter:
             if self.has_lists:
                 source.line(f"{', '.join(names)}, = $restore_lists($tangents, $ctx.layout.inputs)")
             self.write_quick_jvp()
-            given = "{" + ", ".join(f'"{name}": $tangent${name}' for name in self.differentiable) + "}"
-            source.line(f"$tangents = $jvp_of($ctx, {given})")
+            source.line(f"$tangents = $jvp_of($ctx, {dict_of(self.differentiable, '$tangent${}')})")
             returned = [f'$tangents.get("{name}")' for name in self.results]
             if self.has_lists:
                 source.line(f"return $flatten_gradients({tuple_of(returned)}, $ctx.layout.outputs)")
             else:
                 source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
 
-    def _dict(self, names: list[str]) -> str:
-        return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+    def write_quick_jvp(self) -> None:
+        """Write what the jvp runs first: nothing, unless a subclass does."""
 
 
 def needs_of(name: str) -> str:

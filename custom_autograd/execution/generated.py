@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from custom_autograd.core.lazy import Once
-from custom_autograd.execution.autograd_key import AutogradCode
+from custom_autograd.core.lazy import Once, PerFunction
+from custom_autograd.execution.autograd_key import autograd_code
 from custom_autograd.execution.call import call_source, make_call, make_traced
-from custom_autograd.execution.kernel_code import AroundKernels, KernelCode
-from custom_autograd.execution.plan import Plan, plan_of
+from custom_autograd.execution.kernel_code import around_kernels, kernel_code
 from custom_autograd.execution.recording_code import RecordingCode, RecordingFacts
 from custom_autograd.execution.watching import Watcher
 from custom_autograd.registration.dispatcher_library import opened
@@ -22,65 +22,47 @@ from custom_autograd.torch_private.compiler import constant_in_graphs
 from custom_autograd.values import validation
 from custom_autograd.values.tensors import tensors_in
 
+Call = Callable[..., Any]  # Any: takes and returns what the schema declares
 
-class GeneratedOp:
+
+class GeneratedOp(RecordingFacts):
     """Code generated for an op from its schema and its rules.
 
     A call without gradients that needs no dispatcher runs none of the three parts. They are written and compiled when
     a call needs them: that takes longer than the declaration of the op.
 
     Attributes:
-        is_checked: the results of kernels and rules are looked at.
         is_writing: kernels write to inputs.
-        lock: the lock of the op, held while a part is made.
     """
 
     def __init__(self, record: OpRecord, level: str) -> None:
-        self._record, self.lock = record, record.lock
-        self.is_checked = level != "off"
+        super().__init__(record, level)
         self.is_writing = bool(record.declaration.schema.mutated_arguments)
-        self._is_watched = level == "full"
-        self._around_kernel = AroundKernels(record)
+        self._around_kernel = PerFunction(partial(around_kernels, record))
         self._kernels = record.kernels
 
     @Once
-    def watch(self) -> Watcher:
+    def watch(self) -> PerFunction:
         """What makes a kernel one whose every call is checked in full."""
-        return Watcher(self._record, compares_contents=self._is_watched)
+        return PerFunction(Watcher(self._record, compares_contents=self._is_strict))
 
-    def choose(self, device_type: str | None) -> Callable[..., Any]:
-        """Return the function that serves a device type now; at the level `full`, one that watches it.
-
-        Any: takes and returns what the schema declares, here and below.
-        """
+    def choose(self, device_type: str | None) -> Call:
+        """Return the function that serves a device type now; at the level `full`, one that watches it."""
         function = self._kernels.choose(device_type)
         behind = kernel_behind(function)
         if isinstance(behind, KernelChoice):
             behind.watch = self.watch if self.is_checked else None
-        watched = self.watch(function) if self._is_watched else function
+        watched: Call = self.watch(function) if self._is_strict else function
         return self._around_kernel(watched) if self.is_checked else watched
-
-    @Once
-    def plan(self) -> Plan:
-        """Return the plan of all derivatives, which the code follows."""
-        return plan_of(self._record)
-
-    @Once
-    def recording_facts(self) -> RecordingFacts:
-        """Return how calls are recorded as nodes, as far as native nodes need it."""
-        return RecordingFacts(self._record, self.plan, is_checked=self.is_checked, is_strict=self._is_watched)
 
     @Once
     def recording(self) -> RecordingCode:
         """What records calls as nodes: the autograd.Function, and the forward of its nodes."""
-        return RecordingCode(self._record, self.recording_facts)
-
-    def record_call(self, *values: Any) -> Any:
-        """Run and record a call that native code recognises and cannot record: the op at its Autograd key."""
-        return self._redispatched(*values)
+        return RecordingCode(self._record, self)
 
     @Once
-    def _redispatched(self) -> Callable[..., Any]:
+    def record_call(self) -> Call:
+        """Runs and records a call that native code recognises and cannot record: the op at its Autograd key."""
         redispatch = dispatch.redispatcher(opened(self._record))
         arguments = self._record.declaration.schema.arguments
         first = sum(not argument.is_keyword_only for argument in arguments)
@@ -93,28 +75,28 @@ class GeneratedOp:
         return record
 
     @Once
-    def _kernel(self) -> KernelCode:
-        watch = self.watch if self.is_checked and not self._is_watched else None
-        return KernelCode(self._record, watch, is_checked=self.is_checked)
+    def _kernel(self) -> tuple[str, PerFunction]:
+        watch = self.watch if self.is_checked and not self._is_strict else None
+        return kernel_code(self._record, watch, is_checked=self.is_checked)
 
     @Once
-    def _autograd(self) -> AutogradCode:
-        return AutogradCode(self._record, self.recording_facts.writer, self.recording)
+    def _autograd(self) -> tuple[str, Call]:
+        return autograd_code(self._record, self.plan, self.recording)
 
-    def kernel_of(self, device_type: str | None) -> Callable[..., Any]:
+    def kernel_of(self, device_type: str | None) -> Call:
         """Return what runs at a backend's key: around the function that serves the device type now."""
-        return self._kernel.around(self.choose(device_type))
+        return self._kernel[1](self.choose(device_type))  # type: ignore[no-any-return]  # a kernel
 
-    @Once
-    def autograd(self) -> Callable[..., Any]:
-        """The kernel at the Autograd key: (keyset, *args, **kwargs)."""
-        return self._autograd.call
+    @property
+    def autograd(self) -> Call:
+        """Return the kernel at the Autograd key: (keyset, *args, **kwargs)."""
+        return self._autograd[1]
 
     @property
     def source(self) -> str:
         """Return the text of all parts."""
-        parts = (self._kernel, self.recording, self._autograd)
-        return "".join(f"\n\n{part.source.strip()}\n" for part in parts)
+        texts = (self._kernel[0], self.recording.source, self._autograd[0])
+        return "".join(f"\n\n{text.strip()}\n" for text in texts)
 
 
 def generated_code_of(record: OpRecord) -> GeneratedOp:
@@ -135,9 +117,6 @@ def source_of(record: OpRecord) -> str:
     described = described_op(record)
     line = "" if described is None else f"# shapes: {described.rule.shown}\n"
     return line + call_source(record) + generated_code_of(record).source
-
-
-Call = Callable[..., Any]  # Any: takes and returns what the schema declares
 
 
 class DispatchedCalls:

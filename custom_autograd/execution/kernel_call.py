@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.execution.source import Source, tuple_of
+from custom_autograd.execution.source import Source, dict_of, tuple_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private.functions import is_view
@@ -60,8 +60,8 @@ def write_call_or_another(source: Source, call: str, *, before: str = "") -> Non
 
 def write_reading(source: Source, schema: Schema, condition: str) -> None:
     """Write a look at `$result` that takes constant time, and what reads it properly where that finds anything odd."""
-    pairs = ", ".join(f'"{argument.name}": {argument.name}' for argument in schema.tensor_arguments)
-    reading = f"$result = $read_result($result, {{{pairs}}}, $function, is_checked={condition})"
+    tensors = dict_of([argument.name for argument in schema.tensor_arguments])
+    reading = f"$result = $read_result($result, {tensors}, $function, is_checked={condition})"
     if len(schema.outputs) == 1 and schema.outputs[0].type == "Tensor[]" and schema.outputs[0].alias_of is None:
         inputs = tuple_of([argument.name for argument in schema.tensor_arguments])
         with source.block(f"if $type($result) is not $list or not $are_new($result, {inputs}, {condition})"):

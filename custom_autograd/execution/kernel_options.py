@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,11 +16,10 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.signatures import find_signature
 from custom_autograd.execution.bind import Binder
-from custom_autograd.execution.source import Source, arguments_of, compile_source
+from custom_autograd.execution.source import Source, arguments_of, parameters_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import Kernel, flat_kernel
-from custom_autograd.registration.rules import keywords_of, positional_of
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.values.kernel_results import spans
 from custom_autograd.values.tensors import tensors_in
@@ -60,8 +60,7 @@ def wrapper_of(schema: Schema, name: str, layouts: Mapping[str, str]) -> Callabl
             "copies_of": Copies(name).of,
             "written_back": written_back,
         }
-        namespace = compile_source(source.text, f"{name} kernel", source.namespace(values))
-        made: Function = namespace[source.own("kernel")]
+        made: Function = source.compiled(f"{name} kernel", values)["kernel"]
         return made
 
     return wrap
@@ -69,10 +68,8 @@ def wrapper_of(schema: Schema, name: str, layouts: Mapping[str, str]) -> Callabl
 
 def _source(schema: Schema, layouts: Mapping[str, str]) -> Source:
     source = Source(schema.argument_names)
-    keywords = keywords_of(schema)
-    parameters = [*positional_of(schema), *(["*"] if keywords and not _has_star(schema) else []), *keywords]
     prepared = {argument.name: _prepared(argument, layouts.get(argument.name)) for argument in schema.arguments}
-    with source.block(f"def $kernel({', '.join(parameters)})"):
+    with source.block(f"def $kernel({parameters_of(schema)})"):
         written = [a.name for a in schema.mutated_arguments if a.name in layouts]
         for name in written:
             source.line(f"$own${name} = {prepared[name]}")
@@ -145,10 +142,6 @@ def in_format(tensor: Tensor, dims: int, memory_format: torch.memory_format) -> 
     return tensor.contiguous(memory_format=memory_format) if tensor.dim() == dims else tensor
 
 
-def _has_star(schema: Schema) -> bool:
-    return any(argument.is_variadic for argument in schema.arguments)
-
-
 NAME = r"\w[\w.+-]*"
 
 
@@ -179,32 +172,28 @@ def make_kernel(
     options: KernelOptions,
 ) -> Kernel:
     """Return the kernel of one device type (Any: takes and returns what the schema declares)."""
-    layouts = _layouts(declaration, location, options)
+    refuse = partial(declaration.origin(location).error, RegistrationError)
+    layouts = _layouts(declaration.schema, options.layouts, refuse)
     wrap = wrapper_of(declaration.schema, str(declaration.name), layouts)
     name = device_type or "default" if options.name is None else options.name
     if not isinstance(name, str) or re.fullmatch(NAME, name) is None:
-        problem = "a kernel cannot have this name"
-        raise declaration.origin(location).error(
-            RegistrationError, problem, expected="letters, digits and any of _ . + -", found=show(name)
-        )
+        raise refuse("a kernel cannot have this name", expected="letters, digits and any of _ . + -", found=show(name))
     if type(options.priority) is not int:
-        problem = "the priority of a kernel is an int"
-        raise declaration.origin(location).error(
-            RegistrationError, problem, expected="an int, such as 1", found=show(options.priority)
-        )
-    when = None if options.when is None else _condition(declaration, options.when, location)
+        raise refuse("the priority of a kernel is an int", expected="an int, such as 1", found=show(options.priority))
+    when = None if options.when is None else _condition(declaration, options.when, refuse)
     own = wrap(flat_kernel(declaration, function))
     inlined, given = bool(options.inline), tuple(layouts.items())
     return Kernel(device_type, own, location, name, options.priority, when, function, wrap, inlined, given)
 
 
-def _condition(declaration: Declaration, when: Any, location: str) -> Condition:
+def _condition(declaration: Declaration, when: Any, refuse: Callable[..., RegistrationError]) -> Condition:
     valid = adapter_of(declaration).argument_names()
     signature = find_signature(when) if callable(when) else None
     if signature is None:
-        problem = "when= takes a function of some of the op's arguments"
-        raise declaration.origin(location).error(
-            RegistrationError, problem, expected="a function of " + quote(valid), found=show(when)
+        raise refuse(
+            "when= takes a function of some of the op's arguments",
+            expected="a function of " + quote(valid),
+            found=show(when),
         )
     names = []
     for parameter in signature.parameters.values():
@@ -234,28 +223,32 @@ def _binder_of_containers(tree: ArgumentTree, given: Callable[..., dict[str, Any
     return bind
 
 
-def _layouts(declaration: Declaration, location: str, options: KernelOptions) -> dict[str, str]:
+def _layouts(schema: Schema, given: Any, refuse: Callable[..., RegistrationError]) -> dict[str, str]:
     """Return the layout of each argument that has to have one."""
-    schema, given = declaration.schema, options.layouts
     if given is None:
         return {}
     tensors = [argument.name for argument in schema.tensor_arguments]
     layouts = dict.fromkeys(tensors, given) if isinstance(given, str) else given
     if not isinstance(layouts, Mapping):
-        problem = "layouts= takes a layout, or a dict of layouts by argument"
-        raise declaration.origin(location).error(RegistrationError, problem, expected=quote(LAYOUTS), found=show(given))
+        raise refuse(
+            "layouts= takes a layout, or a dict of layouts by argument", expected=quote(LAYOUTS), found=show(given)
+        )
     for name, layout in layouts.items():
         if name not in tensors:
-            problem = f"layouts= names {name!r}, which is not a tensor argument"
-            raise declaration.origin(location).error(
-                RegistrationError, problem, expected=quote(tensors), do=advise(name, tensors)
+            raise refuse(
+                f"layouts= names {name!r}, which is not a tensor argument",
+                expected=quote(tensors),
+                do=advise(name, tensors),
             )
         if layout not in LAYOUTS:
-            problem = f"layouts= names a layout for '{name}' that is none"
-            raise declaration.origin(location).error(
-                RegistrationError, problem, expected=quote(LAYOUTS), found=show(layout), do=advise(layout, LAYOUTS)
+            raise refuse(
+                f"layouts= names a layout for '{name}' that is none",
+                expected=quote(LAYOUTS),
+                found=show(layout),
+                do=advise(layout, LAYOUTS),
             )
     if schema.is_view:
-        problem = "a kernel that returns a view cannot have its arguments copied"
-        raise declaration.origin(location).error(RegistrationError, problem, expected="no layouts=", found=schema.text)
+        raise refuse(
+            "a kernel that returns a view cannot have its arguments copied", expected="no layouts=", found=schema.text
+        )
     return dict(layouts)

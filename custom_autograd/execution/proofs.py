@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -37,19 +37,6 @@ _closed = int(versions.warn_if_untested())
 _lock = ThreadLock()  # a finalizer may call an op while it is held
 
 
-class RecognisedCalls(Protocol):
-    """The calls of an op that native code recognises; see native/native_calls.py."""
-
-    def forget(self) -> None:
-        """Forget them all."""
-
-    def expect(self) -> None:
-        """Ask for the kind of the next call, also after many calls that were not known."""
-
-    def take_over(self) -> None:
-        """Take over the calls of the op's handle, once its class has its `__call__`."""
-
-
 class Proof(NamedTuple):
     """What one kind of call runs.
 
@@ -65,18 +52,13 @@ class Proof(NamedTuple):
 
 
 class Prover:
-    """Proves what calls of one op run. All proofs are void at the next change of what is registered.
-
-    Attributes:
-        native: what native code holds about the calls, or None.
-    """
+    """Proves what calls of one op run. All proofs are void at the next change of what is registered."""
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
         self._deciding = overriding(record.capabilities, Capability.is_direct)
         self._foreign: tuple[int, frozenset[str]] = (-1, frozenset())
         self._own: tuple[int, frozenset[str]] = (-1, frozenset())
-        self.native: RecognisedCalls | None = None
 
     def prove(
         self,
@@ -87,27 +69,11 @@ class Prover:
         is_tracked: bool,
     ) -> Proof | None:
         """Return what a kind of call runs, or None if it needs the dispatcher."""
-        changes.tell_once(self.forget)  # then what was not proven is asked again, too
         if _closed or validation.is_overridden() or dispatch.are_lazy_bits_ignored():
             return None
         if not all(capability.is_direct(self._record, tensors) for capability in self._deciding):
             return None
         return self._prove(device_type, seen, shared, is_tracked=is_tracked)
-
-    def forget(self) -> None:
-        """Forget all proofs."""
-        if self.native is not None:
-            self.native.forget()
-
-    def expect(self) -> None:
-        """Note that the dispatcher has run the first call of a kind, which passed every check."""
-        if self.native is not None:
-            self.native.expect()
-
-    def take_over(self) -> None:
-        """Note that the op's handle has its `__call__`."""
-        if self.native is not None:
-            self.native.take_over()
 
     def _prove(
         self, device_type: str, seen: frozenset[str], shared: frozenset[str], *, is_tracked: bool
@@ -119,7 +85,7 @@ class Prover:
             return None
         generated = generated_code_of(record)
         is_recorded = is_tracked and f"Autograd{backend}" in seen
-        if is_recorded and generated.recording_facts.keeps_dispatcher:
+        if is_recorded and generated.keeps_dispatcher:
             return None
         if generated.is_writing and (is_recorded or "ADInplaceOrView" not in shared):
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any
 
@@ -20,8 +19,8 @@ from custom_autograd.execution.kernel_code import shared_names
 from custom_autograd.execution.named_saving import NamedSaving, note_saved
 from custom_autograd.execution.node import NodeWriter
 from custom_autograd.execution.node_facts import describe_nodes
-from custom_autograd.execution.plan import Plan, sole_rule_of, why_not
-from custom_autograd.execution.source import Source, compile_source, own_names, values_of
+from custom_autograd.execution.plan import Plan, plan_of, sole_rule_of, why_not
+from custom_autograd.execution.source import Source, compile_source, named, values_of
 from custom_autograd.execution.vjp import Step
 from custom_autograd.registration.capability import Capability, overriding
 from custom_autograd.registration.dispatcher_library import enclosed, opened
@@ -40,21 +39,34 @@ Backward = Callable[..., Any]  # Any: takes a ctx and gradients, or what a ctx w
 # native one. Compiled autograd compiles a graph again for nodes of another class: once it has met those of the
 # Function, they are recorded from then on.
 class RecordingFacts:
-    """Facts about the nodes of one op.
+    """Facts about the nodes of one op, at a level of validation.
 
     Attributes:
-        plan: where each derivative comes from, and what is saved for it.
         is_checked: the results of kernels and rules are looked at.
-        has_native_node: native code can record its calls.
         keeps_dispatcher: calls that record a node go through the dispatcher.
+        keeps_objects: some setup_context has kept tensors or objects as attributes of ctx, which native nodes cannot.
+        lock: the lock of the op, held while a part is made.
     """
 
-    def __init__(self, record: OpRecord, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
-        self._record = record
-        self.plan, self.is_checked = plan, is_checked
-        self._is_strict = is_strict
-        self.has_native_node = why_not(plan, is_strict=is_strict) is None
-        self.keeps_dispatcher = False
+    def __init__(self, record: OpRecord, level: str) -> None:
+        self._record, self.lock = record, record.lock
+        self.is_checked, self._is_strict = level != "off", level == "full"
+        self.keeps_dispatcher = self.keeps_objects = False
+
+    @Once
+    def plan(self) -> Plan:
+        """Where each derivative comes from, and what is saved for it."""
+        return plan_of(self._record)
+
+    @Once
+    def _reason(self) -> str | None:
+        """Why native code cannot record calls, as far as the rules show; or None."""
+        return why_not(self.plan, is_strict=self._is_strict)
+
+    @property
+    def has_native_node(self) -> bool:
+        """Return True if native code can record calls."""
+        return self._reason is None and not self.keeps_objects
 
     @Lazy
     def has_wrapped_backward(self) -> bool:
@@ -81,30 +93,23 @@ class RecordingFacts:
             return not self.has_wrapped_backward
         return not self.plan.declaration.schema.has_lists or self.sole_rule is not None
 
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Return the lock of the op; it is held while a writer is made."""
-        return self._record.lock
-
     @Once
     def writer(self) -> FunctionWriter:
         """A writer of the Function, to be asked only: it writes nothing."""
-        return self._new_writer()
+        return FunctionWriter(Source.of(self._record.declaration), self.plan)
 
-    def new_writers(self) -> tuple[FunctionWriter, NodeWriter]:
-        """Return writers of the Function and of the node of a call that needs no dispatcher, with a new text.
+    def new_writer(self) -> NodeWriter:
+        """Return a writer of the Function and its nodes, with a new text.
 
-        An exception may come while they write, from a signal or where the stack ends: the next attempt starts again.
+        An exception may come while it writes, from a signal or where the stack ends: the next attempt starts again.
         """
-        writer = self._new_writer()
-        node = NodeWriter(
-            writer, is_checked=self.is_checked, is_strict=self._is_strict, has_native_quick=self.has_native_quick
+        return NodeWriter(
+            Source.of(self._record.declaration),
+            self.plan,
+            is_checked=self.is_checked,
+            is_strict=self._is_strict,
+            has_native_quick=self.has_native_quick,
         )
-        return writer, node
-
-    def _new_writer(self) -> FunctionWriter:
-        declaration = self._record.declaration
-        return FunctionWriter(Source(own_names(declaration.schema, declaration.name.name)), self.plan)
 
     @Once
     def derivatives(self) -> Derivatives:
@@ -113,12 +118,11 @@ class RecordingFacts:
 
     def why_no_native_node(self) -> str | None:
         """Return why native code cannot record calls of the op, or None."""
-        reason = why_not(self.plan, is_strict=self._is_strict)
-        if reason is None and not self.has_native_node:
+        if self._reason is None and self.keeps_objects:
             return "setup_context keeps tensors or objects as attributes of ctx"
-        if reason is None and not self.has_native_backward:
+        if self._reason is None and not self.has_native_backward:
             return "the op has lists and not one rule that takes only gradients and what is saved, or autocast policies"
-        return reason
+        return self._reason
 
     def around_backward(self, backward: Backward) -> Backward:
         """Return what runs in place of a backward: what capabilities put around it."""
@@ -178,12 +182,9 @@ class RecordingCode:
 
     def __init__(self, record: OpRecord, facts: RecordingFacts) -> None:
         declaration, plan = record.declaration, facts.plan
-        writer, node = facts.new_writers()
+        writer = facts.new_writer()
         source = writer.source
         writer.write()
-        if plan.is_differentiable:
-            source.lines("", "")
-            node.write()
         self.source = source.text
         values = {**_helpers(record, facts.derivatives), **values_of(declaration)}
         namespace = compile_source(self.source, record.name, source.namespace(values))
@@ -220,9 +221,23 @@ def _name(function: type[Function], record: OpRecord) -> None:
         function.apply = staticmethod(enclosed(record.declaration.schema, function.apply))  # type: ignore[method-assign]  # as generated
 
 
+def common_names(record: OpRecord) -> dict[str, Any]:
+    """Return what the source of nodes calls, and that of the Autograd kernel (Any: functions of any signature)."""
+    return {
+        **shared_names(),
+        **call.NAMES,
+        **named(below, kernel_results.Layout, tensors.plain, tensors.tensors_in),
+        "overload": opened(record),
+        "redispatch": dispatch.redispatcher(opened(record)),
+        "remaining": remaining,
+        "flatten_lists": kernel_results.flatten,
+        "restore_lists": kernel_results.restore,
+    }
+
+
 def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
-    """Return what the source calls (Any: functions of any signature, here and below)."""
-    found = {**shared_names(), **_forward_helpers(record, derivatives), **_backward_helpers(derivatives)}
+    """Return what the source calls (Any: as above, here and below)."""
+    found = {**common_names(record), **_forward_helpers(derivatives), **_backward_helpers(derivatives)}
     for index, step in enumerate(derivatives.vjp.steps):
         found.update(_rule_helpers(index, step, derivatives))
     if derivatives.drop_in is not None:
@@ -230,59 +245,30 @@ def _helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
     return found
 
 
-def _forward_helpers(record: OpRecord, derivatives: Derivatives) -> dict[str, Any]:
+def _forward_helpers(derivatives: Derivatives) -> dict[str, Any]:
     return {
-        "overload": opened(record),
-        "below": below,
-        **call.NAMES,
-        "remaining": remaining,
+        **named(dispatch.is_functionalizing, transforms.has_forward_transform, transforms.find_tangents, has_tangent),
+        **named(tensors.are_odd, tensors.without_bases, tensors.all_floating, tensors.any_floating, tensors.copies),
+        **named(note_saved, metadata_of, derivatives.check_hidden),
         "NONE_LEFT": remaining.keys,
-        "is_functionalizing": dispatch.is_functionalizing,
         "below_autograd": dispatch.below_autograd,
-        "redispatch": dispatch.redispatcher(opened(record)),
         "strided": torch.strided,
-        "are_odd": tensors.are_odd,
-        "has_forward_transform": transforms.has_forward_transform,
-        "find_tangents": transforms.find_tangents,
-        "without_bases": tensors.without_bases,
-        "has_tangent": has_tangent,
-        "note_saved": note_saved,
-        "metadata_of": metadata_of,
-        "tensors_in": tensors.tensors_in,
-        "all_floating": tensors.all_floating,
-        "any_floating": tensors.any_floating,
-        "copies": tensors.copies,
-        "flatten_lists": kernel_results.flatten,
-        "Layout": kernel_results.Layout,
         "drop_in": derivatives.drop_in,
-        "check_hidden": derivatives.check_hidden,
     }
 
 
 def _backward_helpers(derivatives: Derivatives) -> dict[str, Any]:
     return {
+        **named(transforms.primal_of, output_metadata, functions.free_saved, nodes.needed_gradients, Named),
+        **named(tensors.is_wanted, tensors.materialize, tensors.first_tensor, flatten_gradients),
+        **named(kernel_results.are_plain, kernel_results.is_undefined, gradients.are_fit, gradients.has_needed),
+        **named(derivatives.known_of),
         "backward_of": derivatives.backward,
         "jvp_of": derivatives.jvp,
-        "primal_of": transforms.primal_of,
         **_jvp_helpers(derivatives),
-        "output_metadata": output_metadata,
-        "free_saved": functions.free_saved,
         "running": Running(),
-        "known_of": derivatives.known_of,
         "FunctionType": FunctionType,
-        "plain": tensors.plain,
-        "is_wanted": tensors.is_wanted,
-        "materialize": tensors.materialize,
-        "first_tensor": tensors.first_tensor,
-        "are_plain": kernel_results.are_plain,
-        "is_undefined": kernel_results.is_undefined,
         "is_whole_backward": nodes.is_whole_backward,
-        "needed_gradients": nodes.needed_gradients,
-        "are_fit": gradients.are_fit,
-        "has_needed": gradients.has_needed,
-        "Named": Named,
-        "restore_lists": kernel_results.restore,
-        "flatten_gradients": flatten_gradients,
     }
 
 

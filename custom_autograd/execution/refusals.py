@@ -15,7 +15,7 @@ from torch import Tensor
 
 from custom_autograd.containers.named_fields import advise_plain, describe
 from custom_autograd.core.errors import KernelError
-from custom_autograd.execution.source import Source
+from custom_autograd.execution.source import Source, named
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.schema.types import find_row
@@ -26,9 +26,7 @@ from custom_autograd.torch_private.compiler import constant_in_graphs, raise_tex
 def helpers(declaration: Declaration) -> dict[str, Any]:
     """Return what the source of the refusals names (Any: functions and classes)."""
     return {
-        **{kind.__name__: kind for kind in (Tensor, list, tuple)},
-        "isinstance": isinstance,
-        "type": type,
+        **named(Tensor, list, tuple, isinstance, type),
         "refuse_tracked": refuse_tracked(declaration),
         "refuse_none": refuse_none(declaration),
         "refuse_subclass": refuse_subclass(declaration),
@@ -66,7 +64,7 @@ def refuse_tracked(declaration: Declaration) -> Callable[[str, Tensor], None]:
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(name: str, what: str) -> str:
-        error = declaration.origin().error(
+        error = declaration.error(
             KernelError,
             f"argument '{name}' is a number, and the tensor given for it {what}: that would be lost",
             do=f"declare '{name}: Tensor', or pass {name}.item()",
@@ -113,6 +111,6 @@ def _wrong_type(declaration: Declaration, expected: str) -> Callable[[str, str, 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(name: str, found: str, do: str) -> str:
         problem = f"argument '{name}' has the wrong type"
-        return str(declaration.origin().error(KernelError, problem, expected=expected, found=found, do=do))
+        return str(declaration.error(KernelError, problem, expected=expected, found=found, do=do))
 
     return refusal

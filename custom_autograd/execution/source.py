@@ -41,6 +41,12 @@ class Source:
         self._lines: list[str] = []
         self._depth = 0
 
+    @classmethod
+    def of(cls, declaration: Declaration, *more: str) -> Source:
+        """Return a source that leaves the names of an op, and further ones, to the op."""
+        schema = declaration.schema
+        return cls({declaration.name.name, *schema.argument_names, *schema.output_names, *more})
+
     def line(self, text: str = "") -> None:
         """Add one line at the current depth."""
         self._lines.append(f"{INDENT * self._depth}{text}" if text else "")
@@ -81,6 +87,11 @@ class Source:
         """Return values of any kind (Any) under the spellings of their names in this source."""
         return {self.own(name): value for name, value in values.items()}
 
+    def compiled(self, title: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the source with values of any kind (Any), and return all of its names but the op's own, with values."""
+        namespace = compile_source(self.text, title, self.namespace(values))
+        return {name: namespace[own] for name, own in self._own.items() if own in namespace}
+
 
 def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Run generated source in a namespace, under a file name that tracebacks and pdb can show.
@@ -95,19 +106,24 @@ def compile_source(text: str, name: str, namespace: dict[str, Any]) -> dict[str,
     return namespace
 
 
+def named(*functions: Callable[..., Any]) -> dict[str, Any]:  # Any: of any signature
+    """Return functions and classes by their names, by which generated source calls them."""
+    return {function.__name__: function for function in functions}
+
+
 def tuple_of(names: list[str]) -> str:
     """Return source for a tuple of expressions: `()`, `(a,)`, `(a, b)`."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
+def dict_of(names: Iterable[str], value: str = "{}") -> str:
+    """Return source for a dict by name: of the variable of that name, or of another expression with it."""
+    return "{" + ", ".join(f'"{name}": {value.format(name)}' for name in names) + "}"
+
+
 def literal(value: Any) -> str:  # Any: what has a literal in Python
     """Return source of a value; a text in it holds no `$`, which would be taken for a name of the generator's."""
     return repr(value).replace("$", r"\x24")
-
-
-def own_names(schema: Schema, name: str) -> set[str]:
-    """Return the names that generated source must leave to the op."""
-    return {name, *schema.argument_names, *schema.output_names}
 
 
 def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
@@ -128,6 +144,14 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
     if nameless and not for_dispatcher:
         parts.insert(nameless, "/")
     return ", ".join(parts)
+
+
+def parameters_of(schema: Schema) -> str:
+    """Return source of the parameters of a function that takes what a kernel takes, without defaults."""
+    has_star = any(argument.is_variadic for argument in schema.arguments)
+    positional = [f"{'*' * one.is_variadic}{one.name}" for one in schema.arguments if not one.is_keyword_only]
+    keywords = [argument.name for argument in schema.arguments if argument.is_keyword_only]
+    return ", ".join([*positional, *(["*"] if keywords and not has_star else []), *keywords])
 
 
 def by_position(schema: Schema) -> list[str]:
@@ -185,7 +209,7 @@ def _checked(declaration: Declaration, argument: Argument, convert: Callable[[An
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
     def refusal(reason: str) -> str:
         do = None if reason.startswith(GENERATOR_IN_GRAPH) else f"pass {argument.example}, for example"
-        return str(declaration.origin().error(KernelError, f"argument '{argument.name}': {reason}", do=do))
+        return str(declaration.error(KernelError, f"argument '{argument.name}': {reason}", do=do))
 
     def convert_or_refuse(value: Any) -> Any:
         try:

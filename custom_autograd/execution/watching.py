@@ -113,7 +113,7 @@ FACTORS = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
 
 
 class Watcher:
-    """Wraps the kernels of one op, each once."""
+    """Makes a kernel one whose calls are checked in full."""
 
     def __init__(self, record: OpRecord, *, compares_contents: bool) -> None:
         self._record = record
@@ -122,21 +122,10 @@ class Watcher:
         self._bind = Binder(record.declaration.schema)
         self._fixed = [a.name for a in record.declaration.schema.tensor_arguments if not a.is_mutated]
         self._written = [a.name for a in record.declaration.schema.mutated_arguments]
-        self._watched: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}  # by id: some cannot be hashed
 
-    def __call__(
-        self, function: Callable[..., Any]
-    ) -> Callable[..., Any]:  # Any: as the schema declares, here and below
-        """Return the same kernel, watched; itself, where it is watched already."""
-        # A list: other threads may add to the table meanwhile.
-        if any(function is watched for _, watched in list(self._watched.values())):
-            return function
-        found = self._watched.get(id(function))
-        if found is None:
-            found = self._watched[id(function)] = function, self._watch(function)
-        return found[1]
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as the schema declares
+        """Return the same kernel, watched."""
 
-    def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             arguments = self._bind.given(*args, **kwargs)
             written = [span for name in self._written for span in spans(arguments[name])]
@@ -162,10 +151,9 @@ class Watcher:
 
 def undeclared_write(record: OpRecord, name: str, function: Callable[..., Any]) -> KernelError:
     """Return the error for the case that a kernel writes to an input that is not declared as mutated."""
-    return KernelError(
-        record.name,
+    return record.declaration.error(
+        KernelError,
         f"the {record.kernels.describe(function)} writes to its input '{name}'",
-        declared=record.declaration.location,
         do=f"write to a copy, or declare it: mutates_args=('{name}',)",
     )
 

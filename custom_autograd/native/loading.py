@@ -8,7 +8,7 @@ import os
 from types import ModuleType
 
 from custom_autograd.execution.generated import generated_code_of
-from custom_autograd.execution.proofs import Prover
+from custom_autograd.execution.proofs import Prover  # which warns of a torch that was not tested
 from custom_autograd.native.library import Library
 from custom_autograd.registration.registry import OpRecord, all_records
 
@@ -34,26 +34,23 @@ def start(record: OpRecord) -> bool:
     Returns:
         False if it cannot have them, or has them already.
     """
-    proofs = record.road.proofs
-    if library.module is None or not isinstance(proofs, Prover) or proofs.native is not None:
+    if library.module is None or record.overload is None or record.road.native is not None:
         return False
-    return _make_native(record, proofs, library.module)
+    return _make_native(record, library.module)
 
 
 def _attach(record: OpRecord, native: ModuleType) -> None:
-    proofs = record.road.proofs
-    if isinstance(proofs, Prover) and proofs.native is None and record.road.at_keys:
-        _make_native(record, proofs, native)
+    if record.road.native is None and record.road.at_keys:
+        _make_native(record, native)
 
 
-def _make_native(record: OpRecord, proofs: Prover, native: ModuleType) -> bool:
+def _make_native(record: OpRecord, native: ModuleType) -> bool:
     native_calls = _module()
     if not native_calls.NativeCalls.are_learnt or native_calls.why_not(record) is not None:
         return False
     with record.lock:
-        if proofs.native is None:
-            calls = native_calls.NativeCalls(record, native)
-            proofs.native = calls
+        if record.road.native is None:
+            calls = record.road.native = native_calls.NativeCalls(record, native, Prover(record))
             calls.take_over()
     return True
 
@@ -77,7 +74,7 @@ def describe_calls(record: OpRecord) -> dict[str, str]:
         return {"call": f"Python: {reason}", "node": "Python, since the call is"}
     if library.mode == "0":
         return {"call": f"Python: {library.reason}", "node": f"Python: {library.reason}"}
-    recording = generated_code_of(record).recording_facts
+    recording = generated_code_of(record)
     reason = recording.why_no_native_node() if recording.plan.has_reverse else "there is no backward"
     where = "" if library.module is not None else ", once the library is there (custom-autograd native)"
     return {"call": f"native{where}", "node": f"native{where}" if reason is None else f"Python: {reason}"}

@@ -18,7 +18,6 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.execution.kernel_call import note_kernel
 from custom_autograd.execution.proofs import Prover
-from custom_autograd.execution.recording_code import RecordingFacts
 from custom_autograd.execution.source import default_of
 from custom_autograd.execution.watching import undeclared_write
 from custom_autograd.native.recipes import Recipe
@@ -55,11 +54,11 @@ class NativeCalls:
 
     are_learnt = True
 
-    def __init__(self, record: OpRecord, native: ModuleType) -> None:
+    def __init__(self, record: OpRecord, native: ModuleType, proofs: Prover) -> None:
         schema = record.declaration.schema
         self._record = record
-        self._native = native
-        self._recipe: tuple[RecordingFacts, Recipe] | None = None
+        self._native, self._proofs = native, proofs
+        self._recipe: Recipe | None = None
         rows = tuple([_row(argument) for argument in schema.arguments])
         visible = _bits([not output.is_hidden for output in schema.outputs])
         written = _bits([argument.is_mutated for argument in schema.arguments])
@@ -106,10 +105,10 @@ class NativeCalls:
         self._release_if_moved()
         if not NativeCalls.are_learnt or tracked & self._fixed:
             return
-        proofs, epoch = self._record.road.proofs, changes.count
-        assert isinstance(proofs, Prover)
+        epoch = changes.count
+        changes.tell_once(self.forget)  # then what was not proven is asked again, too
         keys = guards.names_of(seen), guards.names_of(shared)
-        found = proofs.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
+        found = self._proofs.prove(tensors_in(values), device_type, *keys, is_tracked=tracked != 0)
         if found is None:
             return
         recipe = None if found.record is None else self._recipe_for_kinds()
@@ -168,12 +167,11 @@ class NativeCalls:
 
     def _recipe_for_kinds(self) -> Recipe | None:
         generated = generated_code_of(self._record)
-        recording = generated.recording_facts
-        if not recording.has_native_node or not recording.has_native_backward:
+        if not generated.has_native_node or not generated.has_native_backward:
             return None
-        if self._recipe is None or self._recipe[0] is not recording:
-            self._recipe = recording, Recipe(generated, self.forget)
-        return self._recipe[1]
+        if self._recipe is None or self._recipe.generated is not generated:
+            self._recipe = Recipe(generated, self.forget)
+        return self._recipe
 
 
 def _row(argument: Argument) -> tuple[str, str, bool, bool, bool, type | tuple[str, ...], tuple[Any, ...]]:

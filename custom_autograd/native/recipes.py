@@ -14,7 +14,6 @@ from custom_autograd.execution.context import SIMPLE, Context, SavedValues, chec
 from custom_autograd.execution.generated import GeneratedOp
 from custom_autograd.execution.node_facts import label_of_nodes, name_of_nodes
 from custom_autograd.execution.plan import SAVED_VALUES
-from custom_autograd.execution.recording_code import RecordingFacts
 from custom_autograd.torch_private.compiler import trace_backward
 from custom_autograd.torch_private.functions import NativeContext, running_context
 from custom_autograd.torch_private.nodes import needed_gradients
@@ -46,7 +45,7 @@ class DropInFacts:
     note: Any
 
 
-def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> DropInFacts | None:
+def drop_in_facts_of(recording: GeneratedOp, forget: Callable[[], None]) -> DropInFacts | None:
     """Return facts for native code about rules that see a ctx, or None if the op has none."""
     if recording.plan.drop_in is None or recording.has_wrapped_backward:
         return None
@@ -70,14 +69,14 @@ def drop_in_facts_of(recording: RecordingFacts, forget: Callable[[], None]) -> D
 # the node: the graph would never be freed. So the calls of an op whose setup_context keeps such objects, or tensors as
 # attributes, record nodes of Python from then on.
 def _pack(
-    recording: RecordingFacts,
+    recording: GeneratedOp,
     forget: Callable[[], None],
     attributes: Mapping[str, Any],
     saved: tuple[Tensor | None, ...],
     materializes: bool,  # native code passes it
 ) -> tuple[tuple[Tensor | None, ...], SavedValues]:
     """Return all tensors that a ctx holds, and the rest; Any: whatever the user keeps."""
-    recording.has_native_node = False
+    recording.keeps_objects = True
     forget()
     context = Context(())
     vars(context).update(attributes)
@@ -166,13 +165,13 @@ class Recipe:
     """What the native nodes of an op save and run: native code calls it for what it does not do itself.
 
     Attributes:
+        generated: what they are generated from.
         facts: what native code reads when it records the first node; it asks for the rest when it needs it.
     """
 
     def __init__(self, generated: GeneratedOp, forget: Callable[[], None]) -> None:
         """Make the recipe."""
-        self._generated, self._recording = generated, generated.recording_facts
-        plan = self._plan = self._recording.plan
+        self.generated, plan = generated, generated.plan
         schema = plan.declaration.schema
         inputs, outputs, tensors = schema.argument_names, schema.output_names, schema.tensor_names
         saved, kept = [], []
@@ -185,27 +184,27 @@ class Recipe:
             is_output = name not in inputs
             saved.append((is_output, (outputs if is_output else inputs).index(name), users, name))
         self._tensors = [name for _, _, _, name in saved]
-        drop_in, name = drop_in_facts_of(self._recording, forget), name_of_nodes(plan.declaration)
-        self.facts = RecordedFacts(next(_ids), name, self._recording.is_checked, tuple(saved), tuple(kept), drop_in)
+        drop_in, name = drop_in_facts_of(self.generated, forget), name_of_nodes(plan.declaration)
+        self.facts = RecordedFacts(next(_ids), name, self.generated.is_checked, tuple(saved), tuple(kept), drop_in)
 
     @property
     def label(self) -> str:
         """Return what the text of a node says of its op."""
-        return label_of_nodes(self._plan.declaration)
+        return label_of_nodes(self.generated.plan.declaration)
 
     @property
     def kept_names(self) -> tuple[str, ...]:
         """Return the names of the inputs that are kept and are not tensors."""
-        return tuple(self._plan.saved_values)
+        return tuple(self.generated.plan.saved_values)
 
     def backward(self) -> BackwardFacts:
         """Return facts about the backward; asked for once, when it first runs."""
-        quick = self._generated.recording.native_quick if self._recording.has_native_quick else None
+        quick = self.generated.recording.native_quick if self.generated.has_native_quick else None
         return BackwardFacts(quick, self._sole_rule())
 
     def _sole_rule(self) -> RuleFacts | None:
         """Return the one rule of an op, if native code can call it by itself."""
-        rule, plan, tensors = self._recording.sole_rule, self._plan, self._tensors
+        rule, plan, tensors = self.generated.sole_rule, self.generated.plan, self._tensors
         if rule is None:
             return None
         schema = plan.declaration.schema
@@ -228,23 +227,23 @@ class Recipe:
 
     def general(self, context: NativeContext, *gradients: Any) -> Any:  # Any: tensors, lists, None
         """Run the backward of the Function: a gradient for each input."""
-        return self._generated.recording.function.backward(context, *gradients)
+        return self.generated.recording.function.backward(context, *gradients)
 
     def read(self, result: Any) -> tuple[Any, ...]:
         """Return the gradients in a result of the one rule that is neither a tuple nor a dict of them, or raise."""
-        recording, running = self._recording, running_context()
+        recording, running = self.generated, running_context()
         needs, known = _needs_of(recording, running), recording.derivatives.known_of(running)
         step = recording.derivatives.vjp.steps[0]
         return tuple(step.noting(step.reader.read)(result, needs, known).values())
 
     def note(self, error: BaseException) -> None:
         """Note on an exception that it came from the one rule."""
-        self._recording.derivatives.vjp.steps[0].note(error)
+        self.generated.derivatives.vjp.steps[0].note(error)
 
     def fit(self, index: int, gradient: Any) -> Any:
         """Return a gradient that native code found not to fit its input, as the step of its rule makes it; or raise."""
-        recording, running = self._recording, running_context()
-        name = self._plan.declaration.schema.argument_names[index]
+        recording, running = self.generated, running_context()
+        name = self.generated.plan.declaration.schema.argument_names[index]
         step = next(step for step in recording.derivatives.vjp.steps if name in step.reader.inputs)
         need = _needs_of(recording, running)[name]
         return step.noting(step.reader.one)(name, gradient, need, lambda: recording.derivatives.known_of(running)[name])
@@ -259,19 +258,19 @@ class Recipe:
         is_traced: bool,  # native code passes it
     ) -> NativeContext:
         """Return a ctx for a node."""
-        recording = self._recording
-        context: Any = NativeContext(self._generated.recording.function, node, saved, needs)
+        recording = self.generated
+        context: Any = NativeContext(self.generated.recording.function, node, saved, needs)
         if lengths is not None:
-            schema, writer = self._plan.declaration.schema, recording.writer
+            schema, writer = self.generated.plan.declaration.schema, recording.writer
             are_lists = [argument.is_tensor_list for argument in schema.arguments]
             context.layout = Layout(list(map(_length, lengths[0], are_lists)))
             context.layout.outputs = [SINGLE] * len(schema.outputs)
             if writer.saves_lists():
                 context.saved_lengths = list(map(_length, lengths[1], map(writer.is_list, writer.saved_tensors)))
-        if self._plan.drop_in is not None:
+        if self.generated.plan.drop_in is not None:
             set_attributes(context, *kept)
         else:
-            for name, value in zip(self._plan.saved_values, kept, strict=True):
+            for name, value in zip(self.generated.plan.saved_values, kept, strict=True):
                 setattr(context, f"kept_{name}", value)
         if is_traced:  # Dynamo reads it, and cannot ask the graph
             context.known = recording.derivatives.known_of(context)
@@ -280,7 +279,7 @@ class Recipe:
     trace = staticmethod(trace_backward)
 
 
-def _needs_of(recording: RecordingFacts, context: NativeContext) -> dict[str, Any]:
+def _needs_of(recording: GeneratedOp, context: NativeContext) -> dict[str, Any]:
     """Return, by differentiable input, whether its gradient is needed; a list of bools for a list."""
     schema = recording.plan.declaration.schema
     needed: Sequence[Any] = needed_gradients(context)  # Any: bools, or lists of those

@@ -45,11 +45,11 @@ class CallsByDispatcher(Protocol):
         raise NotImplementedError
 
 
-class Proofs(Protocol):
-    """What calls of one op run if they need no dispatcher; see execution/proofs.py."""
+class RecognisedCalls(Protocol):
+    """The calls of one op that native code recognises; see native/native_calls.py."""
 
     def expect(self) -> None:
-        """Note that the dispatcher has run the first call of a kind."""
+        """Note that the dispatcher has run the first call of a kind, which passed every check."""
 
     def forget(self) -> None:
         """Forget them all: something was registered since they were proven."""
@@ -77,7 +77,7 @@ class Road:
             without a kernel of their own.
         generated: what was generated from the schema and the rules, by level of validation; replaced, never emptied.
         plan: where each derivative comes from, by the rules registered when it was made; see execution/plan.py.
-        proofs: which calls need no dispatcher; None until the op is defined.
+        native: the calls that native code recognises, or None.
         uncalled: the handles whose classes have no generated `__call__` yet.
         called: those whose classes have one.
         around_autograd: runs calls that a capability takes before autograd does; else NotImplemented; or None.
@@ -90,7 +90,7 @@ class Road:
 
     def __init__(self) -> None:
         self.plan: tuple[Any, ...] | None = None
-        self.proofs: Proofs | None = None
+        self.native: RecognisedCalls | None = None
         self.uncalled: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.called: weakref.WeakSet[OwnDefinition] = weakref.WeakSet()
         self.around_autograd: GeneratedCall | None = None
@@ -212,11 +212,10 @@ class OpRecord:
         changes.note()
 
     def _conflict(self, new: Registration, taken: Registration) -> RegistrationError:
-        return RegistrationError(
-            self.name,
+        return self.declaration.error(
+            RegistrationError,
             f"the {taken.title} rule is already registered",
             found=f"one at {taken.location}, another at {new.location}",
-            declared=self.declaration.location,
             do="pass replace=True if that is meant",
         )
 
@@ -329,8 +328,8 @@ def drop_half_made() -> None:
     for record in list(_ALIVE):
         if record.lock.was_held:
             record.road.forget()
-        if record.road.proofs is not None:
-            record.road.proofs.forget()
+        if record.road.native is not None:
+            record.road.native.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -107,7 +107,8 @@ def kernel_of(serving):
             result = read_result(result, {"x": x, "y": y}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.road.proofs.expect()
+            if road.native is not None:
+                road.native.expect()
         return result
     return kernel
 
@@ -302,7 +303,8 @@ def kernel_of(serving):
             result = read_result(result, {"x": x, "weight": weight}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.road.proofs.expect()
+            if road.native is not None:
+                road.native.expect()
         return result
     return kernel
 
@@ -546,7 +548,8 @@ def kernel_of(serving):
             result = read_result(result, {"values": values, "step": step}, function, is_checked=True)
         if function is watched:
             kinds.add(kind)
-            entry.road.proofs.expect()
+            if road.native is not None:
+                road.native.expect()
         return result
     return kernel
 

@@ -137,7 +137,7 @@ def test_plain_calls_are_native(op):
     x, y = numbers(3, 2)
     for leaf in (x, y, x, y):
         OPS[op].call(leaf.requires_grad_(leaf is x), y)
-    native = OPS[op].op._record.road.proofs.native
+    native = OPS[op].op._record.road.native
 
     assert (why_not(OPS[op].op._record) is None) == (native is not None and native.call.count_kinds() > 0)
 

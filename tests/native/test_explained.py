@@ -108,7 +108,7 @@ def test_what_is_said_is_what_calls_do(options, register, expected):
         found = op(x, y)
     out = found if isinstance(found, Tensor) else found[0]
     said = describe_calls(op._record)
-    native = op._record.road.proofs.native
+    native = op._record.road.native
 
     assert expected == (said["call"], said["node"])
     assert (said["call"] == "native") == (native is not None and native.call.count_kinds() > 0)

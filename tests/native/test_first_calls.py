@@ -33,7 +33,7 @@ def product():
 
 
 def count_kinds(op):
-    return op._record.road.proofs.native.call.count_kinds()
+    return op._record.road.native.call.count_kinds()
 
 
 @native

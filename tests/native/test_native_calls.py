@@ -565,8 +565,8 @@ def native_again():
     """Afterwards calls are native again: of an op that compiled autograd has met, the dispatcher keeps them."""
     yield
     for op in (product, norm, weighted, in_context):
-        generated_code_of(op._record).recording_facts.keeps_dispatcher = False
-        op._record.road.proofs.forget()
+        generated_code_of(op._record).keeps_dispatcher = False
+        op._record.road.native.forget()
 
 
 COMPILED = {
@@ -649,7 +649,7 @@ def test_an_op_of_too_many_arguments_keeps_python():
     for _ in range(3):
         assert torch.equal(torch.full((3,), 63.0), op(torch.ones(3)))
 
-    assert op._record.road.proofs.native is None
+    assert op._record.road.native is None
 
 
 def test_a_list_among_many_arguments():
