@@ -69,6 +69,7 @@ def messages(package: Path) -> list[Message]:
             problem = _problem(call)
             if is_raised and problem is not None:
                 _collect(found, source, call, problem, _facts(source, call))
+    _collect_bound(found, source)
     file, name, errors = GIVEN
     for call in source.calls.get(name, []):
         if source.path_of(call).name == file and call.args:
@@ -77,6 +78,16 @@ def messages(package: Path) -> list[Message]:
                     found[error, text] = Message(error, text, own, source.path_of(place), place.lineno)
     rows = [_with_constants(row, source.constants) for row in found.values()]
     return sorted(rows, key=lambda row: (row.path, row.line))
+
+
+def _collect_bound(found: dict[tuple[str, str], Message], source: Source) -> None:
+    """Add the messages of what is made by `partial(origin.error, SomeError)`."""
+    for (path, name), error in source.bound.items():
+        for call in [one for one in source.calls.get(name, []) if source.path_of(one) == path and one.args]:
+            for text, place, own in _follow(source, call, call.args[0], _facts(source, call), DEPTH):
+                if error in ERRORS and _says_something(text):
+                    row = Message(error, text, own, source.path_of(place), place.lineno)
+                    found.setdefault((error, text), row)
 
 
 def _with_constants(row: Message, constants: dict[str, str]) -> Message:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 
 @dataclass(slots=True)
@@ -19,6 +20,7 @@ class Source:
     imported: dict[Path, set[str]] = field(default_factory=dict)
     typed: dict[str, set[str]] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
+    bound: dict[tuple[Path, str], str] = field(default_factory=dict)
 
     def add(self, path: Path) -> None:
         """Read one file."""
@@ -32,6 +34,8 @@ class Source:
                 self.parents[child] = node
             if isinstance(node, ast.Call):
                 self.calls.setdefault(name_of(node.func), []).append(node)
+            if isinstance(node, ast.Assign) and _is_bound_error(node.value):
+                self.bound.update(((path, name_of(target)), name_of(node.value.args[1])) for target in node.targets)
             if isinstance(node, ast.FunctionDef):
                 self.functions.setdefault(node.name, []).append(node)
             if isinstance(node, ast.ImportFrom):
@@ -70,6 +74,12 @@ class Source:
     def path_of(self, node: ast.AST) -> Path:
         """Return the file that contains a node."""
         return self.paths[list(self.above(node))[-1]]
+
+
+def _is_bound_error(node: ast.expr) -> TypeGuard[ast.Call]:
+    """Return True for `partial(origin.error, KernelError)`, which makes an error of a problem."""
+    is_partial = isinstance(node, ast.Call) and name_of(node.func) == "partial" and len(node.args) == 2
+    return is_partial and name_of(node.args[0]) == "error"
 
 
 def name_of(node: ast.AST) -> str:
