@@ -83,7 +83,7 @@ def test_a_crash_is_an_error_of_its_sample_and_results_before_it_are_kept():
 
 
 def test_the_call_of_a_size_that_no_sample_has_is_named():
-    crash = verdict("symbolic", [Sample(torch.ones(2, 3))])(crashes_when_grown)
+    crash = verdict("symbolic", [Sample(torch.ones(2, 3))])(crashes_when_grown, isolated=True)
 
     assert "error" == crash.status
     assert "last call: Sample(float32[6, 9])" in crash.message
