@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -38,8 +39,21 @@ class Metadata:
     grad_dtype: torch.dtype | None
     strides: tuple[int, ...] = ()
 
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions, spelt as on a tensor; so are the methods."""
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)  # `Size.numel` makes a number of a symbolic size
+
     def stride(self) -> tuple[int, ...]:
-        """Return the strides, in elements, spelt as on a tensor."""
+        """Return the strides, in elements."""
         return self.strides
 
 

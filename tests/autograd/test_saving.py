@@ -9,6 +9,7 @@ import pytest
 import torch
 from tables import each
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd import custom_op
@@ -221,11 +222,31 @@ def test_meta_tells_of_tensors_without_keeping_them():
 
     meta = SEEN["meta"]
     assert (4, 3) == tuple(meta.x.shape)
-    assert (1, 4) == meta.x.stride()
+    assert ((1, 4), 2, 2, 12) == (meta.x.stride(), meta.x.ndim, meta.x.dim(), meta.x.numel())
     assert (torch.float64, torch.device("cpu"), torch.strided) == (meta.x.dtype, meta.x.device, meta.x.layout)
     assert [(5,)] == [tuple(m.shape) for m in meta.ws]
     assert meta.b is None
     assert (4, 3) == tuple(meta.output.shape)
+
+
+@custom_op("saving::mean")
+def mean(x: Tensor) -> Tensor:
+    return x.mean()
+
+
+mean.register_fake(lambda x: x.new_empty(()))
+mean.register_backward(lambda grad, meta: (grad / meta.x.numel()).expand(meta.x.shape).contiguous())
+
+
+def test_the_number_of_elements_is_symbolic_in_a_graph(fresh_compiler):
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(mean, backend=counter, dynamic=True)
+    for size in (3, 5, 7):
+        x = rand(size, 4)
+        compiled(x).backward()
+        assert torch.equal(torch.full_like(x, 1 / x.numel()), x.grad)
+
+    assert 1 == counter.frame_count
 
 
 def test_a_misspelt_name_is_answered_with_advice():
