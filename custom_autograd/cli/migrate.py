@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from custom_autograd.core.locations import packages_of
+
 if TYPE_CHECKING:
     from custom_autograd.adoption.module_rewriting import Place, RewrittenModule
 
@@ -78,10 +80,8 @@ def _files_in(path: Path) -> list[Path]:
 
 def _root_of(path: Path) -> Path:
     """Return the folder that the modules of a path are imported from."""
-    folder = path.resolve() if path.is_dir() else path.resolve().parent
-    while (folder / "__init__.py").exists():
-        folder = folder.parent
-    return folder
+    file = path.resolve() / "__init__.py" if path.is_dir() else path.resolve()
+    return [file, *packages_of(file)][-1].parent
 
 
 def _module_of(file: Path, root: Path) -> str:

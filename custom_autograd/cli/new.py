@@ -1,7 +1,6 @@
 """Writes the files of a complete op as a start for another one, for `custom-autograd new`."""
 
 import argparse
-import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from string import Template
 
 from custom_autograd.core.errors import CheckError
+from custom_autograd.core.locations import packages_of
 from custom_autograd.schema.names import is_name, parse_name
 
 
@@ -112,12 +112,6 @@ def folder_of_tests(file: Path) -> Path:
     root = packages[-1].parent
     root = root.parent if root.name == "src" else root
     return Path(os.path.relpath(root / "tests" if (root / "tests").is_dir() else root))
-
-
-def packages_of(file: Path) -> list[Path]:
-    """Return the packages that a file is in, the innermost first."""
-    folders = itertools.takewhile(lambda folder: (folder / "__init__.py").exists(), file.absolute().parents)
-    return list(folders)
 
 
 NAMESPACE = "mylib"

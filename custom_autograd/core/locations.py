@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -32,6 +34,11 @@ def format_location(file: str, line: int | str | None) -> str:
     """Return `file.py:12`; `package/__init__.py:12` for a file that every package has."""
     folder, name = os.path.split(file)
     return f"{os.path.basename(folder)}/{name}:{line}" if name.startswith("__") else f"{name}:{line}"
+
+
+def packages_of(file: Path) -> list[Path]:
+    """Return the folders of the packages that a file is in, the innermost first."""
+    return list(itertools.takewhile(lambda folder: (folder / "__init__.py").exists(), file.absolute().parents))
 
 
 def modules_of(function: Callable[..., Any], caller: str = "") -> tuple[str, ...]:  # Any: as above

@@ -16,7 +16,7 @@ import torch
 
 from custom_autograd.core.device_types import IMPORT_BACKEND
 from custom_autograd.core.errors import CheckError
-from custom_autograd.core.locations import format_location
+from custom_autograd.core.locations import format_location, packages_of
 from custom_autograd.core.messages import suggest
 from custom_autograd.registration import registry
 from custom_autograd.torch_private import definitions, verification
@@ -152,15 +152,11 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_package_of(path: Path) -> str | None:
     """Import the package that a file is in, and return its name; None if there is none that can be imported."""
-    names: list[str] = []
-    root = path.parent
-    while (root / "__init__.py").is_file():
-        names.insert(0, root.name)
-        root = root.parent
-    if not names:
+    packages = packages_of(path)
+    if not packages:
         return None
-    _on_path(root)
-    name = ".".join(names)
+    _on_path(packages[-1].parent)
+    name = ".".join(folder.name for folder in reversed(packages))
     with contextlib.suppress(Exception, SystemExit):  # the file may do without
         file = _file_of(importlib.import_module(name))
         return name if file is not None and file.resolve() == path.parent / "__init__.py" else None
