@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -14,7 +13,6 @@ from expecttest import assert_expected_inline
 
 from custom_autograd.cli import main
 from custom_autograd.core.errors import DeclarationError, KernelUnavailable
-from custom_autograd.kernels import portable
 from custom_autograd.kernels.compilers import PLATFORM
 from custom_autograd.packaging.project import build_project, read_project
 
@@ -75,12 +73,6 @@ def copy(project, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     shutil.copytree(project, tmp_path / "myops")
     return tmp_path / "myops"
-
-
-@pytest.fixture
-def one_level(monkeypatch):
-    """Build for the least processors only: each level takes as long."""
-    monkeypatch.setitem(portable.LEVELS, platform.machine(), (portable.levels()[-1],))
 
 
 def run(*command: str, **environment: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 
-from custom_autograd.kernels import KernelUnavailable, cpp_kernel, portable, prebuilt
+from custom_autograd.kernels import KernelUnavailable, cpp_kernel, prebuilt
 from custom_autograd.kernels.compilers import PLATFORM
 from custom_autograd.kernels.portable import Source, build_portable, levels
 from custom_autograd.kernels.prebuilt import Manifest
@@ -64,12 +63,6 @@ def built(tmp_path_factory):
     (folder / "factor.h").write_text("#define FACTOR 3\n")
     build_portable(Source(folder / "times.cpp", folder))
     return folder
-
-
-@pytest.fixture
-def one_level(monkeypatch):
-    """Build for the least processors only: each level takes as long."""
-    monkeypatch.setitem(portable.LEVELS, platform.machine(), (levels()[-1],))
 
 
 @pytest.fixture
