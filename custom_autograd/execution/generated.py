@@ -43,7 +43,7 @@ class GeneratedOp(RecordingFacts):
 
     @Once
     def watch(self) -> PerFunction:
-        """What makes a kernel one whose every call is checked in full."""
+        """Return what makes a kernel one whose every call is checked in full."""
         return PerFunction(Watcher(self._record, compares_contents=self._is_strict))
 
     def choose(self, device_type: str | None) -> Call:
@@ -62,7 +62,7 @@ class GeneratedOp(RecordingFacts):
 
     @Once
     def record_call(self) -> Call:
-        """Runs and records a call that native code recognises and cannot record: the op at its Autograd key."""
+        """Return what runs and records a call that native code cannot record: the op at its Autograd key."""
         redispatch = dispatch.redispatcher(opened(self._record))
         arguments = self._record.declaration.schema.arguments
         first = sum(not argument.is_keyword_only for argument in arguments)
@@ -85,7 +85,9 @@ class GeneratedOp(RecordingFacts):
 
     def kernel_of(self, device_type: str | None) -> Call:
         """Return what runs at a backend's key: around the function that serves the device type now."""
-        return self._kernel[1](self.choose(device_type))  # type: ignore[no-any-return]  # a kernel
+        _, around = self._kernel
+        made: Call = around(self.choose(device_type))
+        return made
 
     @property
     def autograd(self) -> Call:

@@ -55,12 +55,12 @@ class RecordingFacts:
 
     @Once
     def plan(self) -> Plan:
-        """Where each derivative comes from, and what is saved for it."""
+        """Return where each derivative comes from, and what is saved for it."""
         return plan_of(self._record)
 
     @Once
     def _reason(self) -> str | None:
-        """Why native code cannot record calls, as far as the rules show; or None."""
+        """Return why native code cannot record calls, as far as the rules show; or None."""
         return why_not(self.plan, is_strict=self._is_strict)
 
     @property

@@ -62,14 +62,14 @@ def pending_symbols(tensors: Sequence[Tensor]) -> frozenset[Any]:  # Any: a symp
 def without_known_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Make `item()` of fake tensors within a number that depends on data, also where Dynamo knows what it is."""
     numbers = [(tensor, getattr(tensor, "item_memo", None)) for tensor in tensors]
-    known = [(fake, number) for fake, number in numbers if _is_known(number)]
+    known: list[tuple[Any, Any]] = [row for row in numbers if _is_known(row[1])]  # Any: FakeTensors and symbols
     try:
         for fake, _ in known:
-            fake.item_memo = None  # type: ignore[attr-defined]  # of a FakeTensor
+            fake.item_memo = None
         yield
     finally:
         for fake, number in known:
-            fake.item_memo = number  # type: ignore[attr-defined]  # as above
+            fake.item_memo = number
 
 
 def _is_known(number: Any) -> bool:  # Any: a symbol, or None
