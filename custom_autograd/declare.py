@@ -33,7 +33,7 @@ from custom_autograd.registration.capability import attach_all
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Registration
+from custom_autograd.registration.rule_types import Inline, Registration
 from custom_autograd.registration.rules import check_order, positional_of
 from custom_autograd.schema.annotations import DeclarationOptions, Refusal, read_function
 from custom_autograd.schema.inference import schema_of
@@ -157,7 +157,7 @@ def declare(
     by_line = shape_notation.declared_rule(declaration, shapes)
     rules: list[Registration] = [] if by_line is None else [by_line]
     if options.inline is not None:
-        rules.append(inlining.Inline(refuse.location, options.inline))
+        rules.append(Inline(refuse.location, options.inline))
     if options.checkpoint is not None:
         rules.append(checkpointing.Checkpoint(refuse.location, options.checkpoint))
     return define(declaration, *rules, replace=replace)

@@ -41,11 +41,6 @@ class AutocastRule(Registration):
         """Return the device type."""
         return self.policy.device_type
 
-    @property
-    def settings(self) -> str:
-        """Return the text of the policy."""
-        return repr(self.policy)
-
 
 def parse_policy(declaration: Declaration, device_type: str, inputs: Any, output: Any) -> CastPolicy:
     """Read a policy (Any: whatever the author wrote)."""

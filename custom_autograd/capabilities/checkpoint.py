@@ -46,11 +46,6 @@ class Checkpoint(Registration):
     kind = "checkpoint"
     default: str
 
-    @property
-    def settings(self) -> str:
-        """Return the default."""
-        return self.default
-
 
 class Checkpointing(Capability):
     """Calls of a mutating op in the modes of selective checkpointing."""

@@ -6,33 +6,10 @@ from typing import Any
 
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.messages import show
-from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Registration
+from custom_autograd.registration.rule_types import Effect
 from custom_autograd.torch_private.definitions import EFFECTS, register_effect
-
-
-@dataclass(frozen=True, slots=True)
-class Effect(Registration):
-    """The order in which compilers keep calls of an op, from `register_effect`.
-
-    Attributes:
-        effect: a member of torch's EffectType, which has no public name, or None.
-    """
-
-    kind = "effect"
-    effect: object
-
-    @property
-    def settings(self) -> str:
-        """Return the text of the effect."""
-        return repr(self.effect)
-
-    @property
-    def orders_calls(self) -> bool:
-        """Return True if there is an effect."""
-        return self.effect is not None
 
 
 class Effects(Capability):

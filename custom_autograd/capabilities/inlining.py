@@ -33,35 +33,13 @@ from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.dispatcher_library import enclosed, implement_torch_dispatch
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import FakeRule, Registration
+from custom_autograd.registration.rule_types import FakeRule, Inline
 from custom_autograd.torch_private import dispatch, fakes
 from custom_autograd.values.kernel_results import ResultReader
 from custom_autograd.values.tensors import first_tensor, tensors_in
 
 REFERENCE = "reference"
 _is_switched_off: ContextVar[bool] = ContextVar("is_switched_off", default=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Inline(Registration):
-    """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
-
-    Attributes:
-        inline: "reference".
-    """
-
-    kind = "inline"
-    inline: str
-
-    @property
-    def settings(self) -> str:
-        """Return what it is."""
-        return self.inline
-
-    @property
-    def is_inlined(self) -> bool:
-        """Return True."""
-        return True
 
 
 class Inlining(Capability):
@@ -149,7 +127,7 @@ def find_traced(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Trace
 
 def _find_kernel(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Kernel | None:  # Any: as above
     """Return the kernel that would run, if it is to be inlined."""
-    if is_interpreted() or not any(kernel.is_inlined for kernel in record.kernels.all()):
+    if is_interpreted() or not record.kernels.is_inlined:
         return None
     like = first_tensor(tensors_in([*args, *kwargs.values()]))
     positional, keywords = bind.user_call(bind.arguments(*args, **kwargs))  # the dispatcher leaves out defaults

@@ -17,6 +17,7 @@ from custom_autograd.execution import attaching
 from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.registration.capability import Capability, attach_all
 from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.rule_types import Effect
 from custom_autograd.registration.rules import check_call
 from custom_autograd.torch_private.dispatch import key_of_device
 
@@ -46,7 +47,8 @@ def register(
     """Register a kernel for each device type."""
     declaration = record.declaration
     declaration.check_bools(inline=options.inline, replace=replace)
-    if options.inline and any(one.orders_calls for one in record.registrations.all()):
+    ordering = record.registrations.get(Effect)
+    if options.inline and ordering is not None and ordering.effect is not None:
         raise declaration.origin(location_of(function)).error(
             RegistrationError,
             "an op with an effect cannot be inlined into compiled graphs: its kernel has none",

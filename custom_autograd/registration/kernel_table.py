@@ -72,11 +72,7 @@ class KernelTable(Mapping["str | None", Kernel]):
     @property
     def is_inlined(self) -> bool:
         """Return True if compiled graphs hold what a kernel does in place of the op."""
-        for kernels in self._kernels.values():
-            for kernel in kernels:
-                if kernel.is_inlined:
-                    return True
-        return False
+        return any(kernel.is_inlined for kernel in self.all())
 
     def listed(self) -> dict[str, str]:
         """Return their locations, by device type; with their names if a device type has several."""

@@ -22,7 +22,7 @@ from custom_autograd.core.signatures import (
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.kernel_table import KernelTable
-from custom_autograd.registration.rule_types import ReferenceRule, Registration, Registrations, Rule
+from custom_autograd.registration.rule_types import Inline, ReferenceRule, Registration, Registrations, Rule
 from custom_autograd.schema.names import Name
 from custom_autograd.torch_private import dispatch
 from custom_autograd.torch_private.definitions import OwnDefinition, changes
@@ -186,10 +186,7 @@ class OpRecord:
     @property
     def is_inlined(self) -> bool:
         """Return True if compiled graphs may hold something else in place of the op."""
-        for rule in self.registrations.rules.values():
-            if rule.is_inlined:
-                return True
-        return self.kernels.is_inlined
+        return self.registrations.get(Inline) is not None or self.kernels.is_inlined
 
     def add(self, new: Registration, *, replace: bool) -> None:
         """Register a rule or a policy; what was generated before is dropped.

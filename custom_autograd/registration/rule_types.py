@@ -1,13 +1,13 @@
 """What is registered for an op: the base of all rules, those that several rooms read, and all of one op as one value.
 
-The other rules are in the file of their capability, such as `Effect`.
+The other rules are in the file of their capability, such as `VmapRule`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from types import FunctionType
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -81,18 +81,8 @@ class Registration:
 
     @property
     def settings(self) -> str:
-        """Return the text of what it consists of besides functions."""
-        return ""
-
-    @property
-    def orders_calls(self) -> bool:
-        """Return True if compilers must keep the calls of the op in order."""
-        return False
-
-    @property
-    def is_inlined(self) -> bool:
-        """Return True if compiled graphs hold something else in place of the op."""
-        return False
+        """Return the text of what it consists of besides functions: its fields, but for where it was registered."""
+        return ", ".join(repr(getattr(self, one.name)) for one in fields(self) if one.name != "location")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +95,11 @@ class Rule(Registration):
     def functions(self) -> tuple[Function, ...]:
         """Return the function."""
         return (self.function,)
+
+    @property
+    def settings(self) -> str:
+        """Return nothing: the function says it all."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +293,30 @@ class Samples(Rule):
     """A generator of samples, from `register_samples`."""
 
     kind = "samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Registration):
+    """The order in which compilers keep calls of an op, from `register_effect`.
+
+    Attributes:
+        effect: a member of torch's EffectType, which has no public name, or None.
+    """
+
+    kind = "effect"
+    effect: object
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Registration):
+    """What compiled graphs hold in place of the op, from `custom_op(..., inline=...)`.
+
+    Attributes:
+        inline: "reference".
+    """
+
+    kind = "inline"
+    inline: str
 
 
 R = TypeVar("R", bound=Registration)
