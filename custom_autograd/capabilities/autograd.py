@@ -141,20 +141,15 @@ def _check_saving(declaration: Declaration, function: object, names: tuple[str, 
     if saving == {}:
         return
     valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
-    origin = rules.origin_of(declaration, function)
+    refuse = rules.refusing(declaration, function)
     policies = saving if isinstance(saving, Mapping) else {"": saving}
     wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
     if not isinstance(saving, Mapping) or wrong is not None:
-        raise origin.error(
-            RegistrationError,
-            "saving= takes policies by name",
-            expected="{'x': custom_autograd.graph.offload()}",
-            found=show(saving),
-        )
+        expected = "{'x': custom_autograd.graph.offload()}"
+        raise refuse("saving= takes policies by name", expected=expected, found=show(saving))
     for name in saving:
         if name not in valid:
-            raise origin.error(
-                RegistrationError,
+            raise refuse(
                 f"saving= names {name!r}, which is not a tensor that the backward saves",
                 expected=quote(valid),
                 found=show(name),
@@ -165,9 +160,9 @@ def _check_saving(declaration: Declaration, function: object, names: tuple[str, 
 def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     """Check names given to `register_grad`."""
     valid = adapter_of(record.declaration).differentiable_names()
+    refuse = partial(record.declaration.error, RegistrationError)
     if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise record.declaration.error(
-            RegistrationError,
+        raise refuse(
             "register_grad takes names of inputs",
             expected=quote(valid),
             found=", ".join(show(name) if isinstance(name, str) else type(name).__name__ for name in inputs) or "none",
@@ -176,17 +171,10 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     for name in inputs:
         if inputs.count(name) > 1:
             problem = f"register_grad names {name!r} twice"
-            raise record.declaration.error(
-                RegistrationError, problem, expected="each input once", found=quote(inputs), do="name it once"
-            )
+            raise refuse(problem, expected="each input once", found=quote(inputs), do="name it once")
         if name not in valid:
-            raise record.declaration.error(
-                RegistrationError,
-                f"register_grad names {name!r}, which is not a differentiable input",
-                expected=quote(valid),
-                found=repr(name),
-                do=advise(name, valid),
-            )
+            problem = f"register_grad names {name!r}, which is not a differentiable input"
+            raise refuse(problem, expected=quote(valid), found=repr(name), do=advise(name, valid))
 
 
 def register_jvp(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
@@ -211,14 +199,10 @@ def register_drop_in(
     replace: bool,
 ) -> None:
     """Register a backward and a setup_context as `torch.library` takes them."""
-    schema = record.declaration.schema
-    if schema.mutated_arguments:
-        raise record.declaration.origin(location_of(backward)).error(
-            RegistrationError,
-            "register_autograd cannot express an op that mutates",
-            do="use register_backward: there, grad_<input> is the gradient after the call",
-        )
-    refuse = partial(record.declaration.origin(location_of(backward)).error, RegistrationError)
+    refuse = rules.refusing(record.declaration, backward)
+    if record.declaration.schema.mutated_arguments:
+        do = "use register_backward: there, grad_<input> is the gradient after the call"
+        raise refuse("register_autograd cannot express an op that mutates", do=do)
     check_type(refuse, "setup_context", setup_context, (Callable, type(None)), "a function", example="setup_context")
     adapter = adapter_of(record.declaration)
     expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
@@ -241,11 +225,6 @@ def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[b
     takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
     by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
     keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
-    check_signature(
-        record.declaration,
-        "setup_context",
-        setup_context,
-        [] if by_keyword else keywords,
-        keywords if by_keyword else [],
-    )
+    positional, by_name = ([], keywords) if by_keyword else (keywords, [])
+    check_signature(record.declaration, "setup_context", setup_context, positional, by_name)
     return takes_keywords, by_keyword

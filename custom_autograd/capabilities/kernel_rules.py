@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.registration.capability import Capability, attach_all
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Effect
-from custom_autograd.registration.rules import check_call
+from custom_autograd.registration.rules import check_call, refusing
 from custom_autograd.torch_private.dispatch import key_of_device
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,20 +46,16 @@ def register(
     """Register a kernel for each device type."""
     declaration = record.declaration
     declaration.check_bools(inline=options.inline, replace=replace)
-    ordering = record.registrations.get(Effect)
+    refuse, ordering = refusing(declaration, function), record.registrations.get(Effect)
     if options.inline and ordering is not None and ordering.effect is not None:
-        raise declaration.origin(location_of(function)).error(
-            RegistrationError,
-            "an op with an effect cannot be inlined into compiled graphs: its kernel has none",
-            do="leave inline= out: the effect then orders the calls of the op",
-        )
+        problem = "an op with an effect cannot be inlined into compiled graphs: its kernel has none"
+        raise refuse(problem, do="leave inline= out: the effect then orders the calls of the op")
     registered = adapter_of(declaration).kernel(function)
-    refuse = partial(declaration.origin(location_of(function)).error, RegistrationError)
     own = [] if device_types is None else listed(refuse, "device_types", device_types, example="'cpu'")
     own = [name_of(one) for one in own]
     served: list[str | None] = [None] if device_types is None else [*own]
     for device_type in own:
-        _check_device(record, device_type, function)
+        _check_device(record, device_type, refuse)
     check_call(declaration, f"{' and '.join(own) or 'default'} kernel", registered)
     location = location_of(function)
     added = [make_kernel(declaration, one, registered, location, options) for one in served]
@@ -73,11 +68,10 @@ def register(
     return function
 
 
-def _check_device(record: OpRecord, device_type: str, function: Callable[..., Any]) -> None:
+def _check_device(record: OpRecord, device_type: str, refuse: Callable[..., RegistrationError]) -> None:
     if has_index(device_type):
         type_alone = device_type.partition(":")[0]
-        raise record.declaration.origin(location_of(function)).error(
-            RegistrationError,
+        raise refuse(
             "a kernel serves every device of a type",
             expected=f"a device type, such as {type_alone!r}",
             found=repr(device_type),
@@ -87,8 +81,7 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
         key_of_device(device_type)
         torch.device(device_type)
     except RuntimeError as error:
-        raise record.declaration.origin(location_of(function)).error(
-            RegistrationError,
+        raise refuse(
             f"torch has no device type {device_type!r}",
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
@@ -96,9 +89,5 @@ def _check_device(record: OpRecord, device_type: str, function: Callable[..., An
         ) from error
     schema = record.declaration.schema
     if not schema.tensor_arguments and not schema.device_arguments:
-        raise record.declaration.origin(location_of(function)).error(
-            RegistrationError,
-            "an op without tensors cannot choose between devices",
-            expected="an argument 'device: torch.device'",
-            do="add one, or declare the op with device_types=None",
-        )
+        problem, expected = "an op without tensors cannot choose between devices", "an argument 'device: torch.device'"
+        raise refuse(problem, expected=expected, do="add one, or declare the op with device_types=None")

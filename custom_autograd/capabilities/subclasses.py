@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import Function
 from torch.masked import MaskedTensor
 
-from custom_autograd.core.errors import KernelError, RegistrationError
+from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.execution.bind import Binder
@@ -26,7 +26,7 @@ from custom_autograd.registration.capability import Capability, add
 from custom_autograd.registration.dispatcher_library import enclosed, implement, implement_torch_dispatch, opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
-from custom_autograd.registration.rules import check_signature
+from custom_autograd.registration.rules import check_signature, refusing
 from custom_autograd.schema.schema import Argument
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.functions import direct_apply
@@ -168,8 +168,8 @@ def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Calla
 def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:
     """Register what the op does for a subclass or a mode."""
     if not isinstance(cls, type):
-        raise record.declaration.origin(location_of(function)).error(
-            RegistrationError, "register_torch_dispatch takes a class", expected="a subclass or a mode", found=show(cls)
+        raise refusing(record.declaration, function)(
+            "register_torch_dispatch takes a class", expected="a subclass or a mode", found=show(cls)
         )
     check_signature(record.declaration, "torch_dispatch rule", function, ["cls", "func", "types", "args", "kwargs"])
     add(record, TorchDispatch(location_of(function), function, cls), replace=replace)

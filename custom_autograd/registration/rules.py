@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from custom_autograd.core.errors import KernelError, Origin, RegistrationError
+from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.core.signatures import find_misfit, find_signature, plain_parameters, signature_of_code
@@ -49,9 +50,7 @@ def check_signature(
 ) -> None:
     """Check that a function accepts these positional arguments and keywords; a builtin raises when called."""
     if not callable(function):
-        raise _refusal(
-            declaration, function, f"the {title} is not callable", expected="a function", found=repr(function)
-        )
+        raise _not_callable(declaration, title, function)
     positional, keywords = list(positional), list(keywords)
     if not keywords and plain_parameters(function) == tuple(positional):
         return
@@ -65,9 +64,7 @@ def check_signature(
             signature.bind(*given, **dict.fromkeys(keywords))
     except TypeError as error:
         star = ["*"] if keywords and not is_variadic else []
-        raise _refusal(
-            declaration,
-            function,
+        raise refusing(declaration, function)(
             f"the {title} does not fit the schema: {find_misfit(signature, positional, keywords) or error}",
             expected=f"({', '.join([*positional, *star, *keywords])})",
             found=str(signature),
@@ -89,9 +86,7 @@ def check_order(
     by_position = ["*" * (p.kind is p.VAR_POSITIONAL) + p.name for p in parameters]
     for place, name in enumerate(by_position):
         if name in expected and expected.index(name) != place:
-            raise _refusal(
-                declaration,
-                function,
+            raise refusing(declaration, function)(
                 f"the {title} takes the op's arguments in another order",
                 expected=f"({', '.join(expected)})",
                 found=f"({', '.join(by_position)})",
@@ -99,22 +94,21 @@ def check_order(
             )
 
 
-def origin_of(declaration: Declaration, function: object) -> Origin:
-    """Return what errors about a user's function have in common."""
-    return declaration.origin(location_of(function) if callable(function) else None)
+def refusing(declaration: Declaration, function: object) -> Callable[..., RegistrationError]:
+    """Return what makes errors of the registration of a user's function; arguments as for `Origin.error`."""
+    location = location_of(function) if callable(function) else None
+    return partial(declaration.origin(location).error, RegistrationError)
 
 
-def _refusal(declaration: Declaration, function: object, problem: str, **facts: str | None) -> RegistrationError:
-    """Return the error of a registration of a user's function."""
-    return origin_of(declaration, function).error(RegistrationError, problem, **facts)
+def _not_callable(declaration: Declaration, title: str, function: object) -> RegistrationError:
+    problem = f"the {title} is not callable"
+    return refusing(declaration, function)(problem, expected="a function", found=repr(function))
 
 
 def check_surrogate(declaration: Declaration, function: object, surrogate: object) -> None:
     """Raise if `surrogate=` is anything but None or a text."""
     if surrogate is not None and not (isinstance(surrogate, str) and surrogate.strip()):
-        raise _refusal(
-            declaration,
-            function,
+        raise refusing(declaration, function)(
             "surrogate= takes the reason why the gradient is not the derivative",
             expected="a text",
             found=show(surrogate),
@@ -144,9 +138,7 @@ def check_takes_one(
 ) -> None:
     """Raise if a rule takes nothing that arrives: what it returns could be right only if zero."""
     if incoming and set(incoming).isdisjoint(names):
-        raise _refusal(
-            declaration,
-            function,
+        raise refusing(declaration, function)(
             f"the {title} takes no incoming {kind}, so what it returns would be the same whatever arrives",
             expected=f"one of {quote(incoming)} among its parameters",
             found=quote(names) or "no parameters",
@@ -182,19 +174,15 @@ def _bind(
     """Return the parameters that a rule is called with; arguments and errors as in `bind_names`."""
     valid = tuple(dict.fromkeys([*values, *special]))
     if not callable(function):
-        raise _refusal(
-            declaration, function, f"the {title} is not callable", expected="a function", found=repr(function)
-        )
+        raise _not_callable(declaration, title, function)
     signature, bound = find_signature(function), list[inspect.Parameter]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
-        raise _refusal(declaration, function, f"the {title} has no signature to bind by", expected=quote(valid), do=do)
+        raise refusing(declaration, function)(f"the {title} has no signature to bind by", expected=quote(valid), do=do)
     for parameter in signature.parameters.values():
         if parameter.name in valid and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise _refusal(
-                    declaration,
-                    function,
+                raise refusing(declaration, function)(
                     f"the {title} has a positional-only parameter '{parameter.name}'",
                     expected="parameters that can be given by name",
                     do="remove the '/'",
@@ -203,9 +191,7 @@ def _bind(
                 raise _ambiguous(declaration, title, function, values[parameter.name], special[parameter.name])
             bound.append(parameter)
         elif parameter.default is parameter.empty:
-            raise _refusal(
-                declaration,
-                function,
+            raise refusing(declaration, function)(
                 f"the {title} has a parameter '{parameter}' that names nothing",
                 expected=quote(valid),
                 found=repr(str(parameter)),
@@ -223,14 +209,12 @@ def _check_attributes(
     taking = [name for name in (NEEDS, META) if name in names]
     if hidden and taking:
         problem = f"takes '{taking[0]}', whose attribute '{hidden[0]}' is Python's own"
-        raise _refusal(declaration, function, f"the {title} {problem}", do=f"rename '{hidden[0]}' in the op")
+        raise refusing(declaration, function)(f"the {title} {problem}", do=f"rename '{hidden[0]}' in the op")
 
 
 def _ambiguous(declaration: Declaration, title: str, function: Function, value: str, other: str) -> RegistrationError:
     kind, _, name = value.partition(" ")
-    return _refusal(
-        declaration,
-        function,
+    return refusing(declaration, function)(
         f"the {title} has a parameter {name} that names two things",
         expected="a parameter with one meaning",
         found=f"the {kind} {name}, and {other}",
