@@ -530,17 +530,9 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         Raises:
             RegistrationError: a parameter names nothing, or a backward is registered.
         """
+        options = autograd.GradientOptions(once_differentiable, materialize_grads, surrogate, saving, clear_saved)
         with cpp_rules.in_place_of(fn, self._record, (), custom_op, replace=replace) as rule:
-            autograd.register_backward(
-                self._record,
-                rule,
-                once_differentiable=once_differentiable,
-                materialize_grads=materialize_grads,
-                saving={} if saving is None else saving,
-                clear_saved=clear_saved,
-                surrogate=surrogate,
-                replace=replace,
-            )
+            autograd.register_backward(self._record, rule, options, replace=replace)
         return fn
 
     def register_grad(
@@ -566,18 +558,11 @@ class CustomOp(OwnDefinition, Generic[P, R]):
             RegistrationError: a name is not a differentiable input, a parameter is unknown, or a rule exists already.
         """
         autograd.check_inputs(self._record, inputs)
+        options = autograd.GradientOptions(once_differentiable, materialize_grads, surrogate)
 
         def register(fn: F) -> F:
             with cpp_rules.in_place_of(fn, self._record, inputs, custom_op, replace=replace) as rule:
-                autograd.register_gradient(
-                    self._record,
-                    inputs,
-                    rule,
-                    once_differentiable=once_differentiable,
-                    materialize_grads=materialize_grads,
-                    surrogate=surrogate,
-                    replace=replace,
-                )
+                autograd.register_gradient(self._record, inputs, rule, options, replace=replace)
             return fn
 
         return register
@@ -740,9 +725,8 @@ class CustomOp(OwnDefinition, Generic[P, R]):
             Traceback (most recent call last):
             custom_autograd.core.errors.ShapeError: docs::weigh: 'weight' must be (d) with d = 3...
         """
-        return shape_notation.register(
-            self._record, fn, ShapeOptions(None, None, dtypes, flops, numbers), replace=replace
-        )
+        options = ShapeOptions(None, None, dtypes, flops, numbers)
+        return shape_notation.register(self._record, fn, options, replace=replace)
 
     @or_decorator_for
     def register_sharding(

@@ -14,6 +14,7 @@ from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.core.option_types import check_type
 from custom_autograd.execution.composition import find_composition
 from custom_autograd.execution.plan import plan_of
+from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.declaration import Declaration
@@ -79,61 +80,48 @@ class ForwardModeCapability(Capability):
         return "derived from the reference" if plan.reference or find_composition(record) else "missing: register_jvp"
 
 
-def register_backward(
-    record: OpRecord,
-    function: F,
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    saving: Mapping[str, SavingPolicy],
-    clear_saved: bool,
-    surrogate: str | None,
-    replace: bool,
-) -> F:
+@dataclass(frozen=True, slots=True)
+class GradientOptions:
+    """Options of `register_backward`, of which `register_grad` has the first three."""
+
+    once_differentiable: bool
+    materialize_grads: bool
+    surrogate: str | None
+    saving: Mapping[str, SavingPolicy] | None = None
+    clear_saved: bool = False
+
+
+def register_backward(record: OpRecord, function: F, options: GradientOptions, *, replace: bool) -> F:
     """Register the gradients of all inputs, bound by name."""
-    bound = _bind_gradients(record, BackwardRule.kind, function, (), once_differentiable, materialize_grads, surrogate)
-    policies = adapter_of(record.declaration).by_name(saving)
+    bound = _bind_gradients(record, BackwardRule.kind, function, (), options)
+    policies = adapter_of(record.declaration).by_name({} if options.saving is None else options.saving)
     _check_saving(record.declaration, function, bound[2], policies)
-    record.declaration.check_bools(clear_saved=clear_saved)
-    add(record, BackwardRule(*bound, dict(policies), clear_saved), replace=replace)
+    record.declaration.check_bools(clear_saved=options.clear_saved)
+    add(record, BackwardRule(*bound, dict(policies), options.clear_saved), replace=replace)
     plan_of(record)  # so that the first call with gradients finds it
     return function
 
 
 def register_gradient(
-    record: OpRecord,
-    named: tuple[str, ...],
-    function: F,
-    *,
-    once_differentiable: bool,
-    materialize_grads: bool,
-    surrogate: str | None,
-    replace: bool,
+    record: OpRecord, named: tuple[str, ...], function: F, options: GradientOptions, *, replace: bool
 ) -> F:
     """Register the gradients of some inputs, bound by name."""
-    title = Gradient.title_of(named)
-    bound = _bind_gradients(record, title, function, named, once_differentiable, materialize_grads, surrogate)
+    bound = _bind_gradients(record, Gradient.title_of(named), function, named, options)
     add(record, Gradient(*bound, named), replace=replace)
     return function
 
 
 def _bind_gradients(
-    record: OpRecord,
-    title: str,
-    function: Callable[..., Any],
-    named: tuple[str, ...],
-    once_differentiable: bool,
-    materialize_grads: bool,
-    surrogate: str | None,
+    record: OpRecord, title: str, function: Callable[..., Any], named: tuple[str, ...], options: GradientOptions
 ) -> tuple[str, Callable[..., Any], tuple[str, ...], tuple[str, ...], bool, bool, frozenset[str], str | None]:
     """Return the fields of a `GradientRule`: the function is bound by the names of its parameters."""
-    declaration = record.declaration
-    declaration.check_bools(once_differentiable=once_differentiable, materialize_grads=materialize_grads)
+    declaration, materializes, surrogate = record.declaration, options.materialize_grads, options.surrogate
+    declaration.check_bools(once_differentiable=options.once_differentiable, materialize_grads=materializes)
     flat, inputs = adapter_of(declaration).gradient_rule(title, function, named)
     names, optional = rules.bind_gradients(declaration, title, flat)
     rules.check_surrogate(declaration, flat, surrogate)
-    is_once = once_differentiable or is_in_cpp(function)
-    return location_of(flat), flat, names, inputs, is_once, materialize_grads, optional, surrogate
+    is_once = options.once_differentiable or is_in_cpp(function)
+    return location_of(flat), flat, names, inputs, is_once, materializes, optional, surrogate
 
 
 def _check_saving(declaration: Declaration, function: object, names: tuple[str, ...], saving: object) -> None:
