@@ -63,38 +63,27 @@ __all__ = [
     "wrap_triton",
 ]
 
-_HOMES = {
-    "CheckError": "core.errors",
-    "CustomAutogradError": "core.errors",
-    "CustomOp": "op",
-    "DeclarationError": "core.errors",
-    "FakeUnavailable": "core.errors",
-    "GradientError": "core.errors",
-    "GradientUnavailable": "core.errors",
-    "KernelError": "core.errors",
-    "RegistrationError": "core.errors",
-    "Report": "verification.report",
-    "Result": "verification.report",
-    "Sample": "schema.samples",
-    "VmapUnavailable": "core.errors",
-    "check": "verification.check",
-    "checkpointing": "graph.checkpointing",
-    "custom_op": "op",
-    "from_custom_op_def": "adoption.op_definitions",
-    "from_function": "adoption.function_ops",
-    "inspect": "graph.inspection",
-    "load_program": "programs",
-    "on_backward_end": "graph.backward_end",
-    "save_program": "programs",
-    "saving": "graph.policies",
-    "through_dispatcher": "execution.proofs",
-    "triton_op": "triton_ops",
-    "validation": "values.validation",
-    "wrap_triton": "triton_ops",
+_NAMES = {
+    "adoption.function_ops": "from_function",
+    "adoption.op_definitions": "from_custom_op_def",
+    "core.errors": "CheckError CustomAutogradError DeclarationError FakeUnavailable GradientError GradientUnavailable "
+    "KernelError RegistrationError VmapUnavailable",
+    "execution.proofs": "through_dispatcher",
+    "graph.backward_end": "on_backward_end",
+    "graph.checkpointing": "checkpointing",
+    "graph.inspection": "inspect",
+    "graph.policies": "saving",
+    "op": "CustomOp custom_op",
+    "programs": "load_program save_program",
+    "schema.samples": "Sample",
+    "triton_ops": "triton_op wrap_triton",
+    "values.validation": "validation",
+    "verification.check": "check",
+    "verification.report": "Report Result",
 }
-"""Where each public name lives: loaded when it is first used, so that `custom-autograd --help` needs no torch."""
+"""The public names by module, loaded when they are first used, so that `custom-autograd --help` needs no torch."""
 
-__getattr__ = loader_of(__name__, _HOMES)
+__getattr__ = loader_of(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

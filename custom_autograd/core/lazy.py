@@ -64,8 +64,9 @@ class PerFunction:
         return found[1]
 
 
-def loader_of(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package."""
+def loader_of(package: str, names: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package, from the public names in each of its modules, parted by spaces."""
+    homes = {name: module for module, listed in names.items() for name in listed.split()}
 
     def load(name: str) -> object:
         if name not in homes:

@@ -24,19 +24,12 @@ __all__ = [
     "recorded",
 ]
 
-_HOMES = {
-    "GraphInspection": "inspection",
-    "InspectedNode": "rows",
-    "InspectedTensor": "rows",
-    "InspectedValue": "rows",
-    "SavedTensor": "policies",
-    "cast": "policies",
-    "compressed": "policies",
-    "forbidden": "policies",
-    "offload": "policies",
-    "op_of": "walk",
-    "recorded": "policies",
+_NAMES = {
+    "inspection": "GraphInspection",
+    "policies": "SavedTensor cast compressed forbidden offload recorded",
+    "rows": "InspectedNode InspectedTensor InspectedValue",
+    "walk": "op_of",
 }
-"""The module of each public name, which is imported when the name is first used."""
+"""The public names by module, which is imported when one is first used."""
 
-__getattr__ = loader_of(__name__, _HOMES)
+__getattr__ = loader_of(__name__, _NAMES)

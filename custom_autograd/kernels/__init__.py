@@ -28,19 +28,13 @@ __all__ = [
     "triton_kernel",
 ]
 
-_HOMES = {
-    "CppKernel": "cpp",
-    "CudaKernel": "cuda",
-    "NumbaKernel": "numba",
-    "NumpyKernel": "numpy",
-    "TritonKernel": "triton",
-    "cpp_kernel": "cpp",
-    "cuda_kernel": "cuda",
-    "numba_kernel": "numba",
-    "numpy_kernel": "numpy",
-    "tl": "triton",
-    "triton_kernel": "triton",
+_NAMES = {
+    "cpp": "CppKernel cpp_kernel",
+    "cuda": "CudaKernel cuda_kernel",
+    "numba": "NumbaKernel numba_kernel",
+    "numpy": "NumpyKernel numpy_kernel",
+    "triton": "TritonKernel tl triton_kernel",
 }
-"""The module of each public name, which is imported when the name is first used."""
+"""The public names by module, which is imported when one is first used."""
 
-__getattr__ = loader_of(__name__, _HOMES)
+__getattr__ = loader_of(__name__, _NAMES)
