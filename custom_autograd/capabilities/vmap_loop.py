@@ -33,9 +33,8 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
     outputs, draws = record.declaration.schema.outputs, _draws(record, values)
     _check(record, info, values, dims, draws=draws)
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
-    run = _from_the_same_state if draws and info.randomness == "same" else _from_this_state
-    last = max(count, 1) - 1
-    calls = [run(record, _sample(record, values, dims, index), is_last=index == last) for index in range(last + 1)]
+    is_same, last = draws and info.randomness == "same", max(count, 1) - 1
+    calls = [_call(record, values, dims, index, keeps_state=is_same and index < last) for index in range(last + 1)]
     columns = zip(*calls, strict=True) if len(outputs) > 1 else [calls] * len(outputs)
     results = [
         _stack(record, output.name, column, is_empty=count == 0)
@@ -47,25 +46,14 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
     return tuple(results), tuple(out_dims)
 
 
-def _sample(record: OpRecord, values: ByName, dims: ByName, index: int) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of one call: positional ones, and keyword-only ones."""
-    chosen = {
-        name: value if dims[name] is None else _select(value, dims[name], index) for name, value in values.items()
-    }
-    return Binder(record.declaration.schema).call(chosen)
-
-
-def _from_this_state(record: OpRecord, sample: tuple[list[Any], dict[str, Any]], *, is_last: bool) -> Any:
-    positional, keywords = sample
-    return opened(record)(*positional, **keywords)
-
-
-def _from_the_same_state(record: OpRecord, sample: tuple[list[Any], dict[str, Any]], *, is_last: bool) -> Any:
-    """Call the op; only the last sample moves the states of random numbers on."""
-    positional, keywords = sample
-    if not is_last:
-        positional, keywords = [*map(_copied, positional)], {name: _copied(one) for name, one in keywords.items()}
-    with kept_random_state(is_enabled=not is_last):
+def _call(record: OpRecord, values: ByName, dims: ByName, index: int, *, keeps_state: bool) -> Any:
+    """Call the op on one sample, which may leave the states of random numbers as they are."""
+    chosen = {name: _select(value, dims[name], index) for name, value in values.items()}
+    if keeps_state:
+        generators = {name: one for name, one in chosen.items() if isinstance(one, torch.Generator)}
+        chosen |= {name: one.clone_state() for name, one in generators.items()}
+    positional, keywords = Binder(record.declaration.schema).call(chosen)
+    with kept_random_state(is_enabled=keeps_state):
         return opened(record)(*positional, **keywords)
 
 
@@ -112,10 +100,6 @@ def _draws(record: OpRecord, values: ByName) -> bool:
     if torch.Tag.nondeterministic_seeded in record.declaration.tags:
         return True
     return any(isinstance(value, torch.Generator) for value in values.values())
-
-
-def _copied(value: Any) -> Any:
-    return value.clone_state() if isinstance(value, torch.Generator) else value
 
 
 def _select(value: Any, dim: Any, index: int) -> Any:
