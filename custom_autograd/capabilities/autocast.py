@@ -13,7 +13,6 @@ from torch import Tensor
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.device_types import advice_on, has_index, is_known, name_of
 from custom_autograd.core.errors import RegistrationError
-from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.messages import quote, show, suggest
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
@@ -203,10 +202,7 @@ class Caster:
 
     def __init__(self, record: OpRecord) -> None:
         self._record = record
-
-    @Lazy
-    def _bind(self) -> Binder:
-        return Binder(self._record.declaration.schema)
+        self._bind = Binder(record.declaration.schema)
 
     def around(self, call: Call) -> Call:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
@@ -265,13 +261,6 @@ class Caster:
         return results[0] if len(outputs) == 1 else tuple(results)
 
 
-def without_casts(record: OpRecord, backward: Call) -> Call:
-    """Return the backward of an op, with autocast off where the op has a policy: as its forward ran."""
-    for policy in policies_of(record):
-        backward = _switched_off(policy.device_type, backward)
-    return backward
-
-
 def _switched_off(device_type: str, backward: Call) -> Call:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_autocast_enabled(device_type):
@@ -321,8 +310,10 @@ class AutocastCapability(Capability):
         return not is_any_autocast_enabled() or not any(is_cast(record, tensor) for tensor in tensors)
 
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
-        """Switch autocast off in the backward, as it was in the forward."""
-        return without_casts(record, backward)
+        """Switch autocast off in the backward where the op has a policy, as it was in the forward."""
+        for policy in policies_of(record):
+            backward = _switched_off(policy.device_type, backward)
+        return backward
 
     def around_batched(self, record: OpRecord, batched: Call) -> Call:
         """Apply the policies above the batching kernel, which runs above the Autocast key."""

@@ -96,7 +96,7 @@ class SubclassesCapability(Capability):
     def attach(self, record: OpRecord) -> None:
         """Register each rule, once, and the one derived for nested tensors."""
         if NestedTensor not in record.definition.attached:
-            over_values = _over_values(record)
+            over_values = OverValues(record)
             _attach_above_autograd(record, over_values)
             implement_torch_dispatch(record, NestedTensor, _nested_dispatch(record, over_values))
         for rule in record.registrations.all_of(TorchDispatch):
@@ -125,18 +125,6 @@ def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:
         return rule.function(*args, **kwargs)
 
     return dispatch
-
-
-def _over_values(record: OpRecord) -> Callable[..., Any]:  # Any: as the schema declares
-    """Return what the op does with the arguments of the schema, where nested tensors are among them."""
-    made: list[Callable[..., Any]] = []
-
-    def over_values(*args: Any, **kwargs: Any) -> Any:
-        if not made:
-            made.append(OverValues(record))
-        return made[0](*args, **kwargs)
-
-    return over_values
 
 
 def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) -> None:
