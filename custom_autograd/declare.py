@@ -19,10 +19,7 @@ from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.containers.named_fields import find_tree
 from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.locations import (
-    module_of_caller,
-    modules_of,
-)
+from custom_autograd.core.locations import module_of_caller, modules_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.option_types import check_bools, check_type, listed, several
 from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
@@ -220,7 +217,7 @@ def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpR
 def all_or_nothing() -> Iterator[None]:
     """Take back every op that is declared in the context if it raises."""
     with registry.one_declaration_at_a_time:
-        before = registry.by_name()
+        before = {record.name: record for record in registry.all_records()}
         try:
             yield
         except BaseException:

@@ -12,7 +12,7 @@ import torch
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import first_line, show
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration.declaration import Declaration, OpKernel
+from custom_autograd.registration.declaration import Declaration, kernel_of_op
 
 if TYPE_CHECKING:
     from custom_autograd.registration.kernel_table import KernelTable
@@ -79,12 +79,9 @@ def declared_kernel(declaration: Declaration) -> Kernel:
 
 def flat_kernel(declaration: Declaration, function: Function) -> Function:
     """Return a function that takes what the schema declares as the op's kernel."""
-    given: object = function  # an `OpKernel` is no function for type checkers
-    if not isinstance(given, OpKernel):
-        return function
     schema = declaration.schema
     positional = [argument.name for argument in schema.arguments if not argument.is_keyword_only]
-    return given.of_op(str(declaration.name), positional, frozenset([a.name for a in schema.mutated_arguments]))
+    return kernel_of_op(function, str(declaration.name), positional, [one.name for one in schema.mutated_arguments])
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,11 +261,6 @@ def record_of(value: object) -> OpRecord | None:
     return found if isinstance(found, OpRecord) else None
 
 
-def by_name() -> dict[str, OpRecord]:
-    """Return every declared op by its qualified name, in a dict of its own."""
-    return _RECORDS.copy()
-
-
 def all_records() -> tuple[OpRecord, ...]:
     """Return every declared op, in the order of declaration."""
     return tuple(_RECORDS.values())
