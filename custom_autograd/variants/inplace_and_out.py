@@ -182,10 +182,8 @@ class OutVariant(Variant):
 
 
 def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:  # Any: what the schema declares
-    """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher.
-
-    In-place and out= operations do not take part in autocast, PyTorch's own neither.
-    """
+    """Return the op as users call it; where that might return an argument as it is, by way of the dispatcher."""
+    # In-place and out= operations do not take part in autocast, PyTorch's own neither.
     for policy in policies_of(op):
         if torch.is_autocast_enabled(policy.device_type):
             with torch.autocast(policy.device_type, enabled=False):

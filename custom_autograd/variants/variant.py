@@ -7,7 +7,6 @@ or torch.export holds the op itself, which whoever loads it has. The dispatcher'
 from __future__ import annotations
 
 import functools
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -19,6 +18,7 @@ from custom_autograd import declare
 from custom_autograd.capabilities import kernel_rules
 from custom_autograd.containers.argument_tree import ArgumentTree
 from custom_autograd.containers.op_adapter import adapter_of
+from custom_autograd.core.decorators import or_decorator_for
 from custom_autograd.core.errors import DeclarationError, KernelError, Origin
 from custom_autograd.execution.call import make_public_call
 from custom_autograd.execution.kernel_options import KernelOptions
@@ -57,8 +57,9 @@ class Variant(ABC):
 
     def __init__(self, op: OpRecord) -> None:
         """Raise DeclarationError if the op can have no such variant."""
-        problem = find_problem(op.declaration.schema, self.kind) or _find_container(op, self.kind)
-        if problem is not None:
+        container = adapter_of(op.declaration).around("", lambda tree, _: _container_in(tree, self.kind))
+        problem = find_problem(op.declaration.schema, self.kind) or container
+        if problem:
             raise op.declaration.error(
                 DeclarationError,
                 f"the op can have no {self.label} variant: {problem}",
@@ -173,11 +174,7 @@ class Variant(ABC):
 
     @property
     def _record(self) -> OpRecord:
-        """Return what was declared and registered for it; declared now, if it was not.
-
-        Raises:
-            DeclarationError: the op has containers, or another op has the name.
-        """
+        """Return what was declared and registered for it; declared now, if it was not."""
         found = self._find_record()
         if found is None:
             with registry.one_declaration_at_a_time:
@@ -201,35 +198,15 @@ class Variant(ABC):
         tags = tuple(tag for tag in HANDED_BACK if tag.name == self.kind)
         compose, schema = functools.partial(self._compose), variant_of(op.schema, self.kind)
         declaration = Declaration(
-            name,
-            schema,
-            compose,
-            op.location,
-            None,
-            tags,
-            is_reference=False,
-            modules=op.modules,
-            composition=compose,
+            name, schema, compose, op.location, None, tags, is_reference=False, modules=op.modules, composition=compose
         )
         is_old = taken is not None and taken.declaration.composition is not None  # of an op that was replaced
         return declare.define(declaration, FakeRule(op.location, compose), replace=is_old)
 
     # -------------------------------------------------------------------------------------------- kernels of its own
 
-    @typing.overload
-    def register_kernel(
-        self, device_types: str | tuple[str, ...] | None, fn: None = None, /, *, replace: bool = False
-    ) -> Callable[[F], F]: ...
-    @typing.overload
-    def register_kernel(self, device_types: str | tuple[str, ...] | None, fn: F, /, *, replace: bool = False) -> F: ...
-    def register_kernel(
-        self,
-        device_types: str | tuple[str, ...] | None,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        replace: bool = False,
-    ) -> Any:
+    @or_decorator_for
+    def register_kernel(self, device_types: str | tuple[str, ...] | None, fn: F, /, *, replace: bool = False) -> F:
         """Register a kernel that writes the result where it belongs.
 
         It runs where no gradient is recorded, and the tensors that it writes to fit the result as they are: elsewhere
@@ -248,18 +225,14 @@ class Variant(ABC):
             RegistrationError: the parameters do not fit the schema, the device type is unknown or taken.
         """
         self.op.declaration.check_bools(replace=replace)
-
-        def decorate(function: F) -> F:
-            with declare.all_or_nothing():
-                record = self._record
-                is_derived = device_types is None and record.kernels[None].given is record.declaration.function
-                check_call(record.declaration, f"kernel of the {self.label} variant", function)
-                guarded = self._guarded(function)
-                kernel_rules.register(record, device_types, guarded, KernelOptions(), replace=is_derived or replace)
-            record.road.has_own_kernels = True
-            return function
-
-        return decorate if fn is None else decorate(fn)
+        with declare.all_or_nothing():
+            record = self._record
+            is_derived = device_types is None and record.kernels[None].given is record.declaration.function
+            check_call(record.declaration, f"kernel of the {self.label} variant", fn)
+            guarded = self._guarded(fn)
+            kernel_rules.register(record, device_types, guarded, KernelOptions(), replace=is_derived or replace)
+        record.road.has_own_kernels = True
+        return fn
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel that leaves calls whose tensors do not fit the results to the op and a copy."""
@@ -365,12 +338,8 @@ def _without_data(specification: Any) -> Any:
     return [_without_data(item) for item in rest] if kind is list else rest[0]
 
 
-def _find_container(op: OpRecord, kind: str) -> str | None:
-    """Return the container that rules out a variant, or None."""
-    return adapter_of(op.declaration).around("", lambda tree, _: _container_in(tree, kind)) or None
-
-
 def _container_in(tree: ArgumentTree, kind: str) -> str:
+    """Return which container rules out a variant; empty if none does."""
     if tree.results is not None:
         return "it returns a container"
     return "its first argument is a container" if kind == INPLACE and not tree.is_plain(0) else ""
