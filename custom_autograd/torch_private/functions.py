@@ -4,7 +4,7 @@
   gets `jacfwd(jacfwd)` wrong and ignores a custom backward inside `torch.compile`; its base class does not. Up to torch
   2.13 the base class's `apply` was enough. From 2.14 on `apply` is C++ and decides by the class, so that only a class
   that is not a `Function` records one node: see NOTE [one node, whatever transforms are active].
-- `ctx._forward_cls`: the Function of a node.
+- `ctx._forward_cls`: the Function of a node; compiled autograd finds the backward by it.
 - `Function._backward_cls`, `Function._compiled_autograd_key`: the class of the nodes, and its key in compiled autograd.
 - `Tensor._base`, `Tensor._is_view`: what a view is a view of.
 - `_C._AutoDispatchBelowAutograd`: makes an alias that is not noted as a view.
@@ -17,13 +17,9 @@
 - `ctx.to_save`, `ctx.materialize_grads`: what `save_for_backward` and `set_materialize_grads` set, without a call.
 - `ctx._is_pure_view`: what a `setup_context` sets so that the view that an op returns may be written to in place.
 - `ctx.maybe_clear_saved_tensors`: frees what a node saved before its backward ends, as the nodes of AOTAutograd do.
-- `Function._backward_cls.apply`: what the engine calls; torch's own looks up `backward` and `vjp` of the class first.
 
 A native node holds what was saved and kept, and no ctx. Its quick backward takes those as arguments. For everything
 else a `NativeContext` is made, which has the attributes that the backward of the generated Function reads.
-
-- `Function._forward_cls`: of a ctx, its Function; compiled autograd finds the backward by it.
-- `Node._input_metadata`: shapes, dtypes and devices of the outputs, which the graph keeps anyway.
 """
 
 from __future__ import annotations
@@ -111,16 +107,13 @@ def _single_level(function: type[Function], members: Mapping[str, Any]) -> Any: 
 
 def known_output(ctx: Any, index: int) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: as above
     """Return the metadata that the graph has of an output of a node."""
-    return _known(ctx._input_metadata[index])
+    metadata = ctx._input_metadata[index]
+    return torch.Size(metadata.shape), metadata.dtype, metadata.device
 
 
 def count_outputs(ctx: Any) -> int:  # Any: as above
     """Return how many outputs a node has."""
     return len(ctx._input_metadata)
-
-
-def _known(metadata: Any) -> tuple[torch.Size, torch.dtype, torch.device]:  # Any: torch gives it no public type
-    return torch.Size(metadata.shape), metadata.dtype, metadata.device
 
 
 any_requires_grad = torch._C._any_requires_grad

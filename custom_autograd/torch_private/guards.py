@@ -1,15 +1,9 @@
-"""Whether tensors would make the dispatcher do what it did for others: one native question for all of them.
+"""What is asked and switched around a kernel in each call: modes, grad mode, and the names of dispatch keys.
 
-- `_C._dynamo.guards.TensorGuards`: Dynamo's own guard. It compares class, dispatch keys as the dispatcher computes them
-  (the tensor's, plus those that modes and transforms include, minus those they exclude), dtype, device, number of
-  dimensions and requires_grad. Asking tensor by tensor costs as much as the dispatcher itself. It does not see modes
-  that Dynamo works under, it ends the process at tensors without sizes or strides, and it says no where a tensor is
-  given twice.
-- `_C._dispatch_keys`, `_C._dispatch_tls_local_include_set`, `_C._dispatch_tls_local_exclude_set`,
-  `_C.DispatchKeySet`: what it compares.
 - `_C._len_torch_function_stack`, `_C._len_torch_dispatch_stack`: no public question exists that costs less than the
-  answer is worth. `autograd.profiler._is_profiler_enabled`, which generated source reads, is torch's own for that.
-- `_C._functorch.is_functorch_wrapped_tensor`: a wrapper that has outlived its transform is not a plain tensor.
+  answer is worth.
+- `_C.DispatchKeySet.from_raw_repr`: a set of keys from its bits, as native code has them.
+- `_C._dispatch_key_for_device`: the name of a device type's key.
 - `_C._set_grad_enabled`: `torch.no_grad()` costs six times as much.
 """
 

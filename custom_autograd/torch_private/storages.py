@@ -31,7 +31,8 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
     if cls is not Tensor:
         if hasattr(cls, "__tensor_flatten__"):
             return _storages_of_parts(tensor)
-        if not _shares_storages(cls):
+        # Tensors of torch._subclasses share storages as those that they stand for do; others need not.
+        if not owns_memory(cls) and not cls.__module__.startswith("torch._subclasses."):
             return None
     try:
         return frozenset([tensor.untyped_storage()._cdata])
@@ -54,9 +55,9 @@ def _storages_of_parts(wrapper: Any) -> frozenset[int] | None:  # Any: `__tensor
     return frozenset().union(*known) if len(known) == len(found) else None
 
 
-def _shares_storages(cls: type) -> bool:
-    """Return True if views of tensors of a class have the storage of their base."""
-    return getattr(cls, DISPATCH) is getattr(Tensor, DISPATCH) or cls.__module__.startswith("torch._subclasses.")
+def owns_memory(cls: type) -> bool:
+    """Return True if tensors of a class have memory themselves: those with `__torch_dispatch__` wrap it."""
+    return getattr(cls, DISPATCH) is getattr(Tensor, DISPATCH)
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:

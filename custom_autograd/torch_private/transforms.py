@@ -11,7 +11,7 @@
 - `_C._functorch.set_inplace_requires_grad_allowed`: `requires_grad_()` is refused under functorch otherwise.
 - `_C._is_fwd_grad_enabled`, `_C._set_fwd_grad_enabled`, `_C._VariableFunctions._unpack_dual`: the same and the question
   for a tangent, in a fifth of the time.
-- `unwrap_batched`, `wrap_batched`, `retrieve_current_functorch_interpreter`: a batching rule sees plain tensors.
+- `unwrap_batched`, `wrap_batched`: a batching rule sees plain tensors.
 
 - `_C._functorch.peek_interpreter_stack`, `CVmapInterpreterPtr`: level, size and randomness of the vmap in progress.
 - `_C._functorch._unwrap_batched`, `_add_batch_dim`: take a tensor out of the batch of a level, and put one into it.
@@ -31,7 +31,6 @@ from typing import Any
 import torch
 from torch import _C, Tensor
 from torch._functorch.autograd_function import VmapInfo
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._functorch.vmap import unwrap_batched, wrap_batched
 from torch.autograd import forward_ad
@@ -200,9 +199,7 @@ class VmapLevel:
     """
 
     def __init__(self) -> None:
-        interpreter = retrieve_current_functorch_interpreter()
-        self.level = interpreter.level()
-        self.info = VmapInfo(batch_size=interpreter.batch_size(), randomness=interpreter.randomness())  # type: ignore[attr-defined]  # it is a VmapInterpreter here
+        self.level, self.info = current_vmap()
 
     def unwrap(self, values: Any) -> tuple[Any, Any]:  # Any: a pytree of arguments, and the same of dimensions
         """Return plain values and, in the same structure, the dimension each is batched over (or None)."""

@@ -19,11 +19,10 @@ from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.schema.schema import LIST_TYPES, Output
 from custom_autograd.schema.types import find_row
 from custom_autograd.torch_private.functions import are_views_noted, is_view
-from custom_autograd.torch_private.storages import storages_of
+from custom_autograd.torch_private.storages import owns_memory, storages_of
 
 Share: TypeAlias = Callable[[str, Tensor], Tensor]
 """Takes the name of an output and the input that it is."""
-DISPATCH = "__torch_dispatch__"
 
 
 class ResultReader:
@@ -188,16 +187,13 @@ def _advise(output: Output, label: str) -> str:
     return f"return a copy (.clone()), or declare {declared} for {name} itself, or 'Tensor(a)' in schema= for a view"
 
 
-def owns_memory(value: Any) -> bool:  # Any: as below
-    """Return True if a tensor has memory itself, of whatever class: those with `__torch_dispatch__` wrap it."""
-    return isinstance(value, Tensor) and getattr(type(value), DISPATCH) is getattr(Tensor, DISPATCH)
-
-
 def spans(value: Any) -> list[tuple[int, int]]:
     """Return the address range of each tensor; some (fake, wrapped, sparse) own no memory that could be compared."""
     if isinstance(value, (list, tuple)):
         return [span for item in value for span in spans(item)]
-    if not owns_memory(value) or value.layout is not torch.strided or value.device.type == "meta":
+    if not isinstance(value, Tensor) or not owns_memory(type(value)):
+        return []
+    if value.layout is not torch.strided or value.device.type == "meta":
         return []
     try:
         storage = value.untyped_storage()
