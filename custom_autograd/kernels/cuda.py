@@ -114,6 +114,9 @@ class CudaKernel(CppKernel):
         return self.fallback
 
 
+NO_NVCC = "install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device"
+
+
 class CudaCompiler(CppCompiler):
     """NVIDIA's compiler: NVCC, else that of CUDA_HOME or CUDA_PATH, else nvcc."""
 
@@ -130,28 +133,15 @@ class CudaCompiler(CppCompiler):
         devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
         return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
 
-    def is_there(self, source: Path) -> bool:
-        """Return True if there is an nvcc."""
-        words = words_of(self.wanted(), "NVCC", source)
-        return os.name == "posix" and bool(words) and shutil.which(words[0]) is not None
-
-    def wanted(self) -> str:
-        """Return the command that runs nvcc, as text, whether it exists or not."""
+    def find(self, source: Path, *, do: str = NO_NVCC) -> list[str]:
+        """Return the command of nvcc; raise with what to do if there is none."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-        return os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
-
-    def find(self, source: Path) -> list[str]:
-        """Return the command of nvcc."""
-        wanted = self.wanted()
-        if self.is_there(source):
-            return words_of(wanted, "NVCC", source)
-        raise KernelUnavailable(
-            source.name,
-            "no CUDA compiler for the kernel",
-            expected="nvcc of CUDA 12 or later, on Linux",
-            found=f"'{wanted}', which is not there",
-            do="install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device",
-        )
+        wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
+        words = words_of(wanted, "NVCC", source)
+        if os.name == "posix" and words and shutil.which(words[0]):
+            return words
+        problem, expected = "no CUDA compiler for the kernel", "nvcc of CUDA 12 or later, on Linux"
+        raise KernelUnavailable(source.name, problem, expected=expected, found=f"'{wanted}', which is not there", do=do)
 
     def programs(self, source: Path) -> list[str]:
         """Return nvcc, and the compiler that it has for the host."""

@@ -20,17 +20,18 @@ from typing import Any
 
 import torch
 
-from custom_autograd.core.errors import DeclarationError, KernelUnavailable
+from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.toml import parse_toml
 from custom_autograd.kernels import prebuilt
 from custom_autograd.kernels.cuda import CudaCompiler
-from custom_autograd.kernels.portable import OLDEST, Source, build_portable
+from custom_autograd.kernels.portable import OLDEST, build_portable
 from custom_autograd.packaging.sources import find_sources
 
 FILE = "pyproject.toml"
 TABLE = "tool.custom_autograd.build"
 CUDA = "CUSTOM_AUTOGRAD_BUILD_CUDA"
+NO_NVCC = f"install the CUDA toolkit, set NVCC or CUDA_HOME, or build without CUDA: {CUDA}=0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +138,13 @@ def build_project(project: Project) -> list[Path]:
     """
     sources = find_sources(project.package, project.root / project.folder, project.root)
     wanted = [source for source in sources if project.cuda or not source.is_for_cuda]
-    _require_cuda_compiler(wanted)
+    for source in wanted:
+        if source.is_for_cuda:
+            CudaCompiler().find(source.path, do=NO_NVCC)
     for folder in {source.path.parent for source in sources}:
         shutil.rmtree(folder / prebuilt.FOLDER, ignore_errors=True)
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # the compilers are processes
         return list(threads.map(lambda source: build_portable(source, project.torch), wanted))
-
-
-def _require_cuda_compiler(sources: list[Source]) -> None:
-    """Raise if a source is for CUDA and there is no nvcc."""
-    compiler = CudaCompiler()
-    for source in sources:
-        if source.is_for_cuda and not compiler.is_there(source.path):
-            raise KernelUnavailable(
-                source.path.name,
-                "no CUDA compiler for the kernel",
-                expected="nvcc of CUDA 12 or later, on Linux",
-                found=f"'{compiler.wanted()}', which is not there",
-                do=f"install the CUDA toolkit, set NVCC or CUDA_HOME, or build without CUDA: {CUDA}=0",
-            )
 
 
 def files_of(manifests: list[Path]) -> Iterator[Path]:
