@@ -49,9 +49,6 @@ def in_place_of(
         named: the inputs whose gradients it returns, in that order; none for all differentiable ones.
         declare: `custom_op`.
         replace: a rule of that kind may exist.
-
-    Raises:
-        RegistrationError: the source does not say what the function takes, or it does not fit the op.
     """
     if isinstance(rule, FunctionType):
         yield rule
@@ -171,10 +168,8 @@ def _check(record: OpRecord, kernel: CppKernel, inputs: Sequence[Argument], defi
 
 
 def _checked(record: OpRecord, kernel: CppKernel, places: Mapping[str, int]) -> Callable[..., Any]:
-    """Return the function; it raises if a gradient is not like its input, which graphs take for granted.
-
-    Any: tensors, lists of them and other values, as the schema declares.
-    """
+    """Return the function; it raises if a gradient is not like its input, which graphs take for granted."""
+    # Any: tensors, lists of them and other values, as the schema declares.
 
     def run(*values: Any) -> Any:
         found = kernel(*values)

@@ -116,11 +116,7 @@ def declare(
     shapes: ShapeOptions,
     replace: bool,
 ) -> OpRecord:
-    """Declare an op: schema, registry, dispatcher, capabilities.
-
-    Raises:
-        DeclarationError: it cannot be an op, or the name is taken.
-    """
+    """Declare an op: schema, registry, dispatcher, capabilities; raise if it cannot be one, or its name is taken."""
     check_bools(lambda: refuse, reference=is_reference, replace=replace)
     caller = module_of_caller()
     name = parse_name(options.op, refuse.location, is_torchs=caller.partition(".")[0] == "torch")
@@ -282,11 +278,7 @@ def _signature_of_schema(schema: Schema) -> inspect.Signature:
 
 
 def pickled(record: OpRecord) -> tuple[str, tuple[str, ...]]:
-    """Return what an op is pickled as: its name, and the modules one of which declares it.
-
-    Raises:
-        DeclarationError: the op was replaced, so that its name would bring another one.
-    """
+    """Return what an op is pickled as: its name, and the modules one of which declares it."""
     if registry.find_record(record.name) is not record:
         raise record.declaration.error(
             DeclarationError,
@@ -297,11 +289,7 @@ def pickled(record: OpRecord) -> tuple[str, tuple[str, ...]]:
 
 
 def find_or_import(name: str, modules: str | tuple[str, ...]) -> OpRecord:
-    """Return the op of that name, after importing the modules one of which declares it (or the only one).
-
-    Raises:
-        DeclarationError: none of them does so here.
-    """
+    """Return the op of that name, after importing the modules one of which declares it; raise if none does."""
     candidates, problems = names_of(modules), []
     for module in candidates:
         record = registry.find_record(name)

@@ -105,11 +105,7 @@ def parameters_of(function: Function) -> list[inspect.Parameter]:
 
 
 def with_defaults(function: Function, *args: Any, **kwargs: Any) -> list[Any]:  # Any: as the Function takes them
-    """Return arguments in the order of forward, with its defaults.
-
-    Raises:
-        TypeError: if they do not fit.
-    """
+    """Return arguments in the order of forward, with its defaults; raise TypeError if they do not fit."""
     bound = inspect.Signature(parameters_of(function)).bind(*args, **kwargs)
     bound.apply_defaults()
     return list(bound.args)
@@ -146,11 +142,7 @@ class AbstractForward:
         self._known: dict[object, list[Any]] = {}
 
     def leaves(self, arguments: Sequence[Any]) -> list[Any]:
-        """Return the leaves on ctx after a call.
-
-        Args:
-            arguments: as forward takes them; their `Metadata` can replace tensors.
-        """
+        """Return the leaves on ctx after a call with arguments as forward takes them, or `Metadata` for tensors."""
         key = tuple(map(_key, arguments))
         try:
             found = self._known.get(key)

@@ -296,11 +296,7 @@ class Forward:
 
 
 def parameters_of(method: cst.FunctionDef, *, has_ctx: bool) -> dict[str, cst.Param]:
-    """Return the parameters of a method by name, without `cls` and ctx.
-
-    Raises:
-        NotMechanical: it takes `*args`, or uses `cls`.
-    """
+    """Return the parameters of a method by name, without `cls` and ctx; raise if it takes `*args` or uses `cls`."""
     parameters = list(method.params.params)
     if not isinstance(method.params.star_arg, cst.MaybeSentinel) or method.params.star_kwarg:
         raise NotMechanical(f"{method.name.value} takes *args")

@@ -102,12 +102,7 @@ class Plan:
         return inspect.Signature(self.parameters, return_annotation=returned)
 
     def leaves(self, values: Mapping[str, Any], arguments: Sequence[Any]) -> list[Any]:  # Any: as kept on ctx
-        """Return what is on ctx from values by name; None for a hidden output that has no value yet.
-
-        Args:
-            values: of arguments, outputs and hidden outputs.
-            arguments: as `AbstractForward.leaves` takes them; used only if forward runs again.
-        """
+        """Return what is on ctx from arguments and outputs by name; None for a hidden output without a value yet."""
         computed = self.abstract.leaves(arguments) if self.abstract is not None and self.is_computed else ()
         found = []
         for position, one in enumerate(self.kept):
@@ -165,11 +160,7 @@ class Plan:
 
 
 def plan_of(function: Function, parameters: Parameters, calls: Sequence[Call], refuse: Refusal) -> Plan:
-    """Return the facts that all recorded calls agree on.
-
-    Raises:
-        DeclarationError: if they return different outputs, or keep different values on ctx.
-    """
+    """Return the facts that all recorded calls agree on; raise if outputs or values on ctx are not alike."""
     first = calls[0]
     _check_alike(calls, refuse)
     abstract, problem = _find_abstract(function, calls)

@@ -44,18 +44,7 @@ def name_of_op(cls: str) -> str:
 def rewritten(
     node: cst.ClassDef, name: str, namespace: str, recorded: Mapping[str, str], calls: Sequence[ApplyCall]
 ) -> list[cst.BaseStatement]:
-    """Return the statements that replace a Function: a declared op, and its backward.
-
-    Args:
-        node: the class.
-        name: of the op and its function.
-        namespace: of the op.
-        recorded: by parameter of forward, its annotation according to recorded calls.
-        calls: of its `apply` in the package.
-
-    Raises:
-        NotMechanical: if the Function is not plain enough.
-    """
+    """Return the op and the backward that replace a Function; raise if the Function is not plain enough."""
     methods = _methods(node)
     setup_context = methods.get("setup_context")
     parameters = parameters_of(methods["forward"], has_ctx=setup_context is None)

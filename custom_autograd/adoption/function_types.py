@@ -30,11 +30,7 @@ Parameters = list[inspect.Parameter]
 def typed_parameters(
     function: Function, calls: Sequence[Sequence[Any]], refuse: Refusal
 ) -> tuple[Parameters, tuple[str, ...]]:  # Any: arguments
-    """Return the parameters of the op with annotations, and the names of those that take functions or classes.
-
-    Raises:
-        DeclarationError: if an argument has a type that ops cannot take, or one that differs between calls.
-    """
+    """Return the parameters of the op with annotations, and the names of those that take functions or classes."""
     hints, written = _hints(function), _written_out(parameters_of(function), calls, refuse)
     found: Parameters = []
     static: list[str] = []

@@ -67,13 +67,7 @@ class RewrittenModule:
 def rewrite(
     sources: Mapping[Path, str], namespace: str, recorded: Mapping[str, RecordedFunction]
 ) -> list[RewrittenModule]:
-    """Return each module rewritten.
-
-    Args:
-        sources: of the modules, by file.
-        namespace: of the ops that Functions become.
-        recorded: by name of a class.
-    """
+    """Return each module rewritten, with the ops of Functions in a namespace."""
     parsed = _parsed(sources)
     package = _Package(parsed, namespace, recorded)
     rewriters = {path: _ModuleRewriter(path, module, package) for path, module in parsed.items()}

@@ -54,18 +54,7 @@ def types_of(
     recorded: Mapping[str, str],
     calls: Sequence[ApplyCall],
 ) -> dict[str, str]:
-    """Return the annotation of each parameter of forward.
-
-    Args:
-        node: the Function.
-        methods: its methods by name.
-        parameters: those of forward by name.
-        recorded: by parameter, its annotation according to recorded calls.
-        calls: of its `apply` in the package.
-
-    Raises:
-        NotMechanical: if the type of a parameter is not known.
-    """
+    """Return the annotation of each parameter of forward, which recorded calls may know; raise if one is not known."""
     found = {}
     for position, (name, parameter) in enumerate(parameters.items()):
         written = code(parameter.annotation.annotation).strip("\"'") if parameter.annotation else ""

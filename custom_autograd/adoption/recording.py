@@ -69,32 +69,20 @@ class Recorded:
 
 
 def record(root: Path, modules: Iterable[str], script: Path) -> Recorded:
-    """Return what a script calls of the Functions in some modules, and of all ops.
-
-    Args:
-        root: the folder that the modules are imported from.
-        modules: their names.
-        script: a script, or tests.
-
-    Raises:
-        CheckError: if the script fails.
-    """
+    """Return what a script, or tests, call of the Functions in some modules below a root, and of all ops."""
     (sent,) = run_apart(partial(_record, str(root), tuple(modules), str(script)), f"--record {script}")
     found: Recorded = load(sent)  # type: ignore[arg-type]  # bytes
     return found
 
 
 def compare(root: Path, sources: Mapping[Path, str], recorded: Recorded, ops: Mapping[str, str]) -> dict[str, str]:
-    """Return how the new code differs from the old by name of a Function or an op; an empty string if it agrees.
+    """Return how new sources differ from what was recorded, by name of a Function or an op; empty if they agree.
 
     Args:
         root: the folder that modules are imported from.
         sources: the new source of each file below it.
         recorded: what `record` returned.
         ops: "module:variable" of the op, by name of the Function.
-
-    Raises:
-        CheckError: if the new code cannot be imported.
     """
     with tempfile.TemporaryDirectory() as folder:
         for top in {path.relative_to(root).parts[0] for path in sources}:

@@ -203,10 +203,8 @@ def register_drop_in(
 
 
 def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[bool, bool]:
-    """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword.
-
-    Torch calls it by keyword, and people name its parameters as they like.
-    """
+    """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword."""
+    # Torch calls it by keyword, and people name its parameters as they like.
     names = list(inspect.signature(setup_context).parameters)
     is_catch_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(setup_context).parameters.values())
     has_keywords = any(argument.is_keyword_only for argument in record.declaration.schema.arguments)

@@ -205,10 +205,8 @@ def _named(function: Any) -> Iterator[Any]:  # Any: a callable; what a function 
 def find_node(
     record: OpRecord, results: Sequence[Any]
 ) -> Any:  # Any: as the schema declares; a node has no public type
-    """Return the node that a call has recorded, or None.
-
-    It is not found behind a write to a view, after which the graph holds another node.
-    """
+    """Return the node that a call has recorded, or None."""
+    # It is not found behind a write to a view, after which the graph holds another node.
     function = generated_code_of(record).recording.function
     for tensor in tensors_in(results):
         node = tensor.grad_fn

@@ -133,10 +133,8 @@ def _reads_data(record: OpRecord, rule: FakeRule, found: str) -> FakeUnavailable
 
 
 def _check_has_no_data(record: OpRecord, rule: str, found: Any, arguments: dict[str, Any]) -> None:
-    """Refuse uninitialized memory: from a call with tensors on "meta" and others that are not.
-
-    Any: results and arguments of any type.
-    """
+    """Refuse uninitialized memory: from a call with tensors on "meta" and others that are not."""
+    # Any: results and arguments of any type.
     written = [arguments[argument.name] for argument in record.declaration.schema.mutated_arguments]
     tensors = tensors_in([found, *written])
     if not any(type(tensor) is Tensor and not tensor.is_meta for tensor in tensors):

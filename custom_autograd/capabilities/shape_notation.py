@@ -261,10 +261,8 @@ def _key(argument: Argument, field: str) -> str:
 def _check_result_dtypes(
     record: OpRecord, described: DescribedOp, values: Mapping[str, Any], result: Any, kernel: Function
 ) -> None:
-    """Raise if an output does not have the dtype that `dtypes`, or the fake that follows from the line, says.
-
-    Any: the arguments and the results of a kernel; those that are not tensors are refused later.
-    """
+    """Raise if an output does not have the dtype that `dtypes`, or the fake that follows from the line, says."""
+    # Any: the arguments and the results of a kernel, of which those that are not tensors are refused later.
     from custom_autograd.shapes.described import find_dtype, follows_fake  # loaded for ops with a line
 
     schema, dtypes = described.declaration.schema, described.rule.dtypes

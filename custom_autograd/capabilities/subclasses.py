@@ -340,11 +340,9 @@ class OverValues:
 
 
 def _are_ragged_alike(one: NestedTensor, other: NestedTensor) -> bool:
-    """Return True if two have as many dimensions, and their components at the same offsets in their values.
-
-    A ragged size means offsets or, where there are holes between the components, for lengths: then offsets of the
-    same lengths may still differ.
-    """
+    """Return True if two have as many dimensions, and their components at the same offsets in their values."""
+    # A ragged size means offsets or, where there are holes between the components, for lengths: then offsets of the
+    # same lengths may still differ.
     if one.dim() != other.dim():
         return False
     its, others = raggedness_of(one), raggedness_of(other)

@@ -47,11 +47,7 @@ class VmapRule(Rule):
 
 
 def find_quick_rule(record: OpRecord) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
-    """Return what runs the rule that is registered now, for calls by position; it returns None for other calls.
-
-    Returns:
-        None if the op has no rule, a line of shapes, more than one output, or arguments of other kinds.
-    """
+    """Return what runs the rule that is registered now, for calls by position; None if the op is not that plain."""
     rule, schema = record.registrations.get(VmapRule), record.declaration.schema
     if rule is None or described_op(record) is not None or schema.is_one_tuple or len(schema.outputs) != 1:
         return None
@@ -256,11 +252,7 @@ def _no_view(record: OpRecord) -> KernelError:
 
 
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
-    """Run the reference on the batched arguments: PyTorch's operations batch themselves.
-
-    Returns:
-        NotImplemented if it raises, and the op may be called for each sample instead.
-    """
+    """Run the reference on the batched arguments; NotImplemented if it raises, and a loop over the batch may serve."""
     positional, keywords = bind.user_call(arguments)
     schema = record.declaration.schema
     try:

@@ -25,11 +25,7 @@ ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or lis
 
 
 def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -> tuple[Any, Any]:
-    """Call the op on each sample of a batch, and stack the results.
-
-    Returns:
-        The results, and for each the dimension it is batched over.
-    """
+    """Call the op on each sample of a batch; return the stacked results, and the dimension each is batched over."""
     outputs, draws = record.declaration.schema.outputs, _draws(record, values)
     _check(record, info, values, dims, draws=draws)
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples

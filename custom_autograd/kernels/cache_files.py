@@ -75,10 +75,8 @@ def expanded(folder: str, source: str) -> Path:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the operating system drops when the process ends, however it ends.
-
-    A file system without locks costs a second build at worst: libraries are put in place in one step.
-    """
+    """Hold a lock that the operating system drops when the process ends, however it ends."""
+    # A file system without locks costs a second build at worst: libraries are put in place in one step.
     import fcntl  # not on Windows, where building is refused before
 
     # Record locks, not flock: a child forked in another thread does not inherit them.

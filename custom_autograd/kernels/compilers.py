@@ -52,11 +52,9 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def _ended_with_this_process(started: subprocess.Popen[str]) -> Iterator[None]:
-    """Have a shell end a command when this process is gone, however it ended.
-
-    The shell waits for a line, which it is sent when the command has ended. Its input ends without one if this process
-    is gone.
-    """
+    """Have a shell end a command when this process is gone, however it ended."""
+    # The shell waits for a line, which it is sent when the command has ended. Its input ends without one if this
+    # process is gone.
     try:
         watcher = subprocess.Popen(
             ["/bin/sh", "-c", 'read -r _ || kill -TERM "-$1"', "sh", str(started.pid)],
@@ -251,11 +249,9 @@ class Failure:
 
 
 def failure_of(library: Path, native: Path | None = None) -> Failure | None:
-    """Return what goes wrong when a library is loaded, or when its kernels raise, as trial.py finds; else None.
-
-    A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes on
-    without what it cannot register, and only prints that: such a library fails the trial too.
-    """
+    """Return what goes wrong when a library is loaded, or when its kernels raise, as trial.py finds; else None."""
+    # A library that cannot be loaded ends no process: the reason is given where it is loaded for use. Torch 2.11 goes
+    # on without what it cannot register, and only prints that: such a library fails the trial too.
     if not sys.executable:  # Python within another program: nothing to try it with
         return None
     command = [sys.executable, "-I", "-S", trial.__file__, str(TORCH / "lib"), str(library)]

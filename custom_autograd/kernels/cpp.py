@@ -260,10 +260,8 @@ class CppKernel(LazyKernel):
         return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)
 
     def _on_one_device(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
-        """Return a function that raises for tensors on several devices.
-
-        Native code calls the operator without it: only with tensors on one device, and leaves other calls to Python.
-        """
+        """Return a function that raises for tensors on several devices."""
+        # Native code calls the operator without it: only with tensors on one device, and leaves other calls to Python.
         origin, names, host = self._origin, argument_names(operator.name), frozenset(self.host)
         unknown = next((name for name in self.host if name not in names), None)
         if unknown is not None:

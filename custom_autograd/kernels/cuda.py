@@ -155,10 +155,8 @@ class CudaCompiler(CppCompiler):
         return [*CUDA_FLAGS, *(f"-ccbin={word}" for word in self._host(source)), *architectures(source)]
 
     def as_input(self, library: str) -> str:
-        """Return a shared library as a word of the command: nvcc refuses a name that ends in a number.
-
-        Without the quotes nvcc would take a path with a comma or a space apart.
-        """
+        """Return a shared library as a word of the command: nvcc refuses a name that ends in a number."""
+        # Without the quotes nvcc would take a path with a comma or a space apart.
         return f'-Xlinker="{library}"'
 
     def libraries(self) -> list[str]:

@@ -19,11 +19,9 @@ from custom_autograd.registration.declaration import OpKernel
 
 
 def to_arrays(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return positional and then keyword arguments with arrays for tensors, also within lists, tuples and dicts.
-
-    An array shares its tensor's memory. That of a lazily conjugated or negated tensor cannot: it is a copy, and
-    read-only, so that what would be written to it is not silently lost.
-    """
+    """Return positional and then keyword arguments with arrays for tensors, also within lists, tuples and dicts."""
+    # An array shares its tensor's memory. That of a lazily conjugated or negated tensor cannot: it is a copy, and
+    # read-only, so that what would be written to it is not silently lost.
     try:
         return [replaced(value) for value in ((*args, *kwargs.values()) if kwargs else args)]
     except Unsuitable as error:
@@ -139,12 +137,10 @@ def make_read_only(values: Iterable[Any]) -> None:
 
 
 def to_tensors(function: Callable[..., Any], holder: list[Any], taken: list[Any]) -> Any:
-    """Return the result of a kernel with tensors for arrays and NumPy's scalars, also within lists, tuples and dicts.
-
-    A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
-    argument, of what the kernel keeps, of what is read-only, and of what has a negative stride. `holder` has the only
-    reference to the result, and `taken` the arrays whose memory is in use.
-    """
+    """Return the result of a kernel with tensors for arrays and NumPy's scalars, in lists, tuples and dicts too."""
+    # A tensor takes the memory of an array without other references, and a copy of any other: of a view, of an
+    # argument, of what the kernel keeps, of what is read-only, and of what has a negative stride. `holder` has the only
+    # reference to the result, and `taken` the arrays whose memory is in use.
     numpy = numpy_module(function)
     is_kept = sys.getrefcount(holder[0]) > 2  # the holder's reference, and that of the question
     value = holder[0]

@@ -109,18 +109,7 @@ class PortableBuild(Build):
 
 
 def build_portable(source: Source, torch: str = OLDEST) -> Path:
-    """Build the libraries of a source, each for one level of the processor, and describe them next to it.
-
-    Args:
-        source: the source and how it is compiled.
-        torch: the first version of torch that the libraries have to serve.
-
-    Returns:
-        The manifest by which the libraries are found: see kernels/prebuilt.py.
-
-    Raises:
-        KernelUnavailable: there is no compiler, or it refuses the source.
-    """
+    """Build the libraries of a source, one for each level of the processor; return the manifest next to it."""
     into = source.path.parent / prebuilt.FOLDER
     into.mkdir(exist_ok=True)
     libraries: dict[str, str] = {}

@@ -62,11 +62,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Return the manifest of a file.
-
-        Raises:
-            KernelUnavailable: it is not one.
-        """
+        """Return the manifest of a file; raise KernelUnavailable if it is not one."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
@@ -107,18 +103,12 @@ def _manifests(source: Path, flags: Sequence[str], target: str) -> Iterator[Path
 
 
 def find(source: Path, flags: Sequence[str], targets: Sequence[str]) -> tuple[str, Path] | None:
-    """Return the library that comes with a source, or None if none does, or the source is another one by now.
+    """Return namespace and path of the library that comes with a source; None if none does, or the source is another.
 
     Args:
         source: the source, which need not exist.
         flags: the kernel's further flags, as they were given to the build.
         targets: what the library may be built for, the preferred one first: see `CppCompiler.targets`.
-
-    Returns:
-        The namespace in which the source registers its functions, and the library's path.
-
-    Raises:
-        KernelUnavailable: the library is for a newer torch or another processor, cannot be loaded, or is missing.
     """
     if not (source.parent / FOLDER).is_dir():
         return None
@@ -166,10 +156,8 @@ def _chosen(source: Path, path: Path, manifest: Manifest) -> tuple[str, Path]:
 
 
 def _tried(library: Path, digest: str) -> str:
-    """Return what went wrong when another process loaded a library with this torch; tried once if the cache keeps it.
-
-    Source: kernels/trial.py, without which an exception of a kernel may end the process.
-    """
+    """Return what went wrong when another process loaded a library; tried once for a torch if the cache keeps that."""
+    # Source: kernels/trial.py, without which an exception of a kernel may end the process.
     native = native_kernels.library()
     parts = (digest, torch.__version__, torch.__file__, str(native))
     stamp = f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.tried"

@@ -50,11 +50,7 @@ from custom_autograd.kernels.compilers import (
 
 
 def find_or_build(source: Path, flags: Sequence[str], compiler: CppCompiler | None = None) -> tuple[str, Path]:
-    """Return the library of a source: the one that comes with it, or that of the cache, or a new one.
-
-    Returns:
-        The namespace in which the source registers its functions, and the library's path.
-    """
+    """Return namespace and path of the library of a source: that which comes with it, of the cache, or a new one."""
     source, compiler = source.absolute(), compiler or CppCompiler()
     refusal = None
     try:
@@ -135,11 +131,7 @@ class Build:
         return hashed(self.source, str(self.source), relative_to, *neighbours, *self._how())
 
     def recorded(self) -> str | None:
-        """Return the name of the library that the last build made, if all that it used is as it was.
-
-        Raises:
-            PermissionError: another user can write to the folder.
-        """
+        """Return the name of the library that the last build made, if all that it used is as it was."""
         if self.folder.exists() and (reason := why_unsafe(self.folder)):
             reason = f"libraries of this folder may be another user's: {reason}"
             raise PermissionError(errno.EPERM, reason, str(self.folder))
@@ -259,10 +251,8 @@ def hashed(source: Path, *parts: str) -> str:
 
 
 def digest_of(files: Iterable[str]) -> str:
-    """Return a hash of what files hold.
-
-    Of what torch or the system installed it takes size and time: these are some 450 files, which take 15 ms to read.
-    """
+    """Return a hash of what files hold."""
+    # Of what torch or the system installed it takes size and time: these are some 450 files, which take 15 ms to read.
     digest = hashlib.sha256()
     for file in files:
         if file.startswith(INSTALLED):
@@ -283,10 +273,8 @@ def described(program: str) -> list[str]:
 
 
 def listed_files(text: str, flags: Sequence[str]) -> list[str]:
-    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags.
-
-    Their order is that of the preprocessor: the same contents in another order are another library.
-    """
+    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags."""
+    # Their order is that of the preprocessor: the same contents in another order are another library.
     _, _, names = text.replace("\\\n", " ").partition(": ")
     words = [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in re.split(r"(?<!\\)\s+", names) if word]
     return [os.path.join(os.getcwd(), word) for word in (*words, *flags) if os.path.isfile(word)]

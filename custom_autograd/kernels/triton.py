@@ -86,11 +86,7 @@ class TritonKernel:
         return self.function
 
     def compiled(self) -> Any:  # Any: triton has no types here
-        """Return the function under `triton.jit`, once.
-
-        Raises:
-            KernelUnavailable: Triton is not installed.
-        """
+        """Return the function under `triton.jit`, once."""
         if self._compiled is None:
             self._compiled = compiled(self.function)
         return self._compiled

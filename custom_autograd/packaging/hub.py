@@ -59,10 +59,6 @@ def build_for_hub(project: Project, output: Path, version: int, license_name: st
 
     Returns:
         The folders of the variants.
-
-    Raises:
-        KernelUnavailable: a source cannot be built.
-        DeclarationError: a module imports the package by its name, or an op has a fixed namespace.
     """
     _require_relative_imports(project)
     manifests = build_project(project)

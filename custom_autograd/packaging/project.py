@@ -59,13 +59,7 @@ class Project:
 
 
 def read_project(root: Path) -> Project:
-    """Return the project of a folder.
-
-    Raises:
-        DeclarationError: the table has an unknown key or a value of another type, does not name one of several
-            packages, or CUSTOM_AUTOGRAD_BUILD_CUDA is neither 0 nor 1.
-        OSError: there is no pyproject.toml.
-    """
+    """Return the project of a folder; raise OSError if it has no pyproject.toml."""
     table = _table((root / FILE).read_text(encoding="utf-8"))
     _require_types(table)
     folder = table.setdefault("folder", "src" if (root / "src").is_dir() else ".")
@@ -128,14 +122,7 @@ def _require_values(table: dict[str, Any], root: Path) -> None:  # Any: whatever
 
 
 def build_project(project: Project) -> list[Path]:
-    """Build the libraries of a project's kernels next to their sources, and remove those of an earlier build.
-
-    Returns:
-        The manifests of the libraries.
-
-    Raises:
-        KernelUnavailable: a source cannot be built, or the package cannot be imported.
-    """
+    """Build the libraries of a project's kernels next to their sources, in place of earlier ones; return manifests."""
     sources = find_sources(project.package, project.root / project.folder, project.root)
     wanted = [source for source in sources if project.cuda or not source.is_for_cuda]
     for source in wanted:

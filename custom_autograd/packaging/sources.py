@@ -31,9 +31,6 @@ def find_sources(package: str, folder: Path, project: Path) -> list[Source]:
         package: the name of the package.
         folder: the folder that it is imported from, such as "src".
         project: the folder of pyproject.toml; libraries depend on the files in it that their sources include.
-
-    Raises:
-        KernelUnavailable: if the package does not exist, cannot be imported, or has a source outside its folder.
     """
     root = folder.absolute() / package.replace(".", "/")
     if not root.is_dir():

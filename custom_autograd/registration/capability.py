@@ -53,16 +53,7 @@ class Capability:
         return batched
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
-        """Add to an error of a call what to do about it.
-
-        Args:
-            record: the op.
-            error: a TypeError or NotImplementedError that the call raised.
-            values: its arguments (Any: as the schema declares).
-
-        Returns:
-            Whether the cause is gone, so that the call can be repeated.
-        """
+        """Add to a TypeError or NotImplementedError of a call what to do; return True if the call can be repeated."""
         return False
 
     def before_write(self, record: OpRecord) -> None:

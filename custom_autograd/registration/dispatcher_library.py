@@ -147,10 +147,8 @@ def undefine(record: OpRecord) -> None:
 
 
 def implement(record: OpRecord, *keys: str, make: Callable[[], Callable[..., Any]], with_keyset: bool = False) -> None:
-    """Register a function at dispatch keys, once: it is made then, and must look up what to do when it is called.
-
-    Any: a kernel takes and returns what the schema declares.
-    """
+    """Register a function at dispatch keys, once: it is made then, and must look up what to do when it is called."""
+    # Any: a kernel takes and returns what the schema declares.
     definition, register = record.definition, definitions.implement_unnoted
     if keys[0] in definition.attached:
         return

@@ -144,10 +144,8 @@ class KernelTable(Mapping["str | None", Kernel]):
         return its if device_type is None else its + self._kernels.get(None, ())
 
     def candidates(self, device_type: str | None) -> Sequence[Kernel]:
-        """Return what is tried for a call in this thread, in order.
-
-        What a thread insists on comes before the environment.
-        """
+        """Return what is tried for a call in this thread, in order."""
+        # What a thread insists on comes before the environment.
         wanted = self.wanted()
         if wanted is not None:
             return self.named(wanted, self._all_for(device_type), device_type)

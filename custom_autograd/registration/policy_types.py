@@ -43,11 +43,7 @@ class CastPolicy:
         return widest
 
     def dtype_of(self, cast: Cast, other: torch.dtype | None) -> torch.dtype | None:
-        """Return the dtype that a cast means now.
-
-        Returns:
-            The dtype, or None if a tensor keeps its own.
-        """
+        """Return the dtype that a cast means now, or None if a tensor keeps its own."""
         if isinstance(cast, torch.dtype):
             return cast
         meanings = {KEEP: None, FLOAT32: torch.float32, PROMOTE: other, INPUT: other}

@@ -189,11 +189,7 @@ class OpRecord:
         return self.registrations.get(Inline) is not None or self.kernels.is_inlined
 
     def add(self, new: Registration, *, replace: bool) -> None:
-        """Register a rule or a policy; what was generated before is dropped.
-
-        Raises:
-            RegistrationError: if it conflicts with what is registered, without `replace`.
-        """
+        """Register a rule or a policy, and drop what was generated before; raise if it conflicts without `replace`."""
         self.declaration.check_bools(replace=replace)
         with self.lock:
             later = self.registrations.with_(new)
@@ -224,11 +220,7 @@ one_declaration_at_a_time = ThreadLock()
 
 
 def claim(declaration: Declaration, *, replace: bool) -> tuple[OpRecord, OpRecord | None]:
-    """Take the name of a new op.
-
-    Returns:
-        The new entry, and the one it replaces, if any.
-    """
+    """Take the name of a new op; return its record, and the one that it replaces, if any."""
     name = str(declaration.name)
     with one_declaration_at_a_time:
         taken = _RECORDS.get(name)

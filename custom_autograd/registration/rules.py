@@ -268,11 +268,7 @@ def parameters_of(schema: Schema) -> Parameters:
 def take_all(
     declaration: Declaration, title: str, function: Function, parameters: Parameters, leading: Sequence[str] = ()
 ) -> Function:
-    """Return a rule that takes all arguments of an op, made from one that may leave out some with defaults.
-
-    Returns:
-        The rule. It raises KernelError if a call passes another value than the default for what `function` leaves out.
-    """
+    """Return a rule that takes all arguments of an op, made from one that may leave out some with defaults."""
     left_out = _find_left_out(function, parameters, len(leading))
     if not left_out:
         return function

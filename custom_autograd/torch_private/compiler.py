@@ -41,10 +41,7 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 
 
 def outside_compilation(function: F) -> F:
-    """Return the same function.
-
-    Dynamo compiles neither it nor what it calls: a kernel may do what no compiler understands.
-    """
+    """Return the same function, which Dynamo does not compile: a kernel may do what no compiler understands."""
     eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
     return function
 
@@ -61,11 +58,9 @@ def constant_in_graphs(function: F) -> F:
 
 
 def raise_text(kind: type[Exception], text: str) -> NoReturn:
-    """Raise an exception with a text, where Dynamo may trace that.
-
-    Dynamo of torch 2.11 and 2.12 leaves out the text of an exception whose class has an `__init__`. Eager code, which
-    runs the call again if the graph breaks here, gets the class.
-    """
+    """Raise an exception with a text, where Dynamo may trace that."""
+    # Dynamo of torch 2.11 and 2.12 leaves out the text of an exception whose class has an `__init__`. Eager code, which
+    # runs the call again if the graph breaks here, gets the class.
     if torch.compiler.is_dynamo_compiling():
         raise RuntimeError(text)
     raise kind(text)
@@ -103,11 +98,7 @@ def trace_backward(
     saved: Sequence[Tensor | None],
     needs: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Record the call of a backward in the graph of compiled autograd.
-
-    Returns:
-        By input: the tensor of its gradient in the graph, or None.
-    """
+    """Record the call of a backward in the graph of compiled autograd; return its gradients there, by input."""
     from torch._dynamo.external_utils import call_backward  # loads the compiler
 
     arguments = (compiler.hooks_proxy[index], compiler.to_proxy(list(saved)), *compiler.to_proxy(list(gradients)))

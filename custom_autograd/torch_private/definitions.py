@@ -254,10 +254,8 @@ def foreign_keys(name: str, file: str) -> frozenset[str]:
 
 
 def is_own(name: str, file: str, keys: frozenset[str]) -> bool:
-    """Return True if `file` surely registered all that the dispatcher would run for an op at some keys.
-
-    Native code finds out in a tenth of the time of a dump; until it is loaded, nothing is sure.
-    """
+    """Return True if `file` surely registered all that the dispatcher would run for an op at some keys."""
+    # Native code finds out in a tenth of the time of a dump; until it is loaded, nothing is sure.
     return _is_own is not None and _is_own(name, file, keys)
 
 
@@ -277,10 +275,7 @@ def names_in(namespace: str) -> list[str]:
 
 
 def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a method of torch's
-    """Return the same method, which then counts a change.
-
-    What a Library holds is withdrawn when it dies: another change.
-    """
+    """Return the same method, which then counts a change."""
 
     @functools.wraps(function)
     def call(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -289,7 +284,7 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: a metho
         finally:
             changes.note()
             if isinstance(owner, torch.library.Library) and not hasattr(owner, COUNTED):
-                setattr(owner, COUNTED, True)
+                setattr(owner, COUNTED, True)  # what a Library holds is withdrawn when it dies: another change
                 weakref.finalize(owner, changes.note)
 
     return call
@@ -376,10 +371,8 @@ def constant_of(spelling: str, cls: type, value: Any) -> Any:  # Any: a constant
 
 @functools.cache
 def constants_by_number(spelling: str, cls: type) -> dict[int, Any]:  # Any: of the class
-    """Return the constants of torch of a class by their numbers in the dispatcher, as its parser reads them.
-
-    Constants that have no name in schemas, such as `torch.preserve_format`, are left out.
-    """
+    """Return the constants of torch of a class by their numbers in the dispatcher, as its parser reads them."""
+    # Constants that have no name in schemas, such as `torch.preserve_format`, are left out.
     numbers: dict[int, Any] = {}
     for name, value in vars(torch).items():
         if isinstance(value, cls):

@@ -22,10 +22,8 @@ set_grad_enabled = _C._set_grad_enabled
 
 
 def without_grad_mode(function: Callable[..., Any], *args: Any) -> Any:  # Any: whatever it takes and returns
-    """Call a function with grad mode off.
-
-    `with torch.no_grad()` leaves it off for good where a signal handler raises right after the switch.
-    """
+    """Call a function with grad mode off."""
+    # `with torch.no_grad()` leaves it off for good where a signal handler raises right after the switch.
     before = torch.is_grad_enabled()
     try:
         set_grad_enabled(False)

@@ -198,19 +198,15 @@ Known = tuple[torch.Size, torch.dtype, torch.device, torch.dtype | None]
 
 
 def run_in_backward(function: type[Function], backward: Callable[..., Any]) -> None:
-    """Make eager backward passes run something else than a Function's own backward.
-
-    Compiled autograd, which traces what it runs, takes the Function's own.
-    """
+    """Make eager backward passes run something else than a Function's own backward."""
+    # Compiled autograd, which traces what it runs, takes the Function's own.
     function._backward_cls.apply = backward  # type: ignore[attr-defined]  # torch's metaclass makes it
 
 
 def needed_gradients(ctx: Any, *, is_write: bool = False) -> tuple[bool, ...]:  # Any: torch types no ctx
-    """Return `ctx.needs_input_grad` without the inputs whose gradients the backward in progress leaves out.
-
-    `torch.autograd.grad` and `backward(inputs=...)` compute the gradients of some inputs only. Dynamo, which traces
-    backwards under compiled autograd, cannot ask the engine: there compilers drop what is not used.
-    """
+    """Return `ctx.needs_input_grad` without the inputs whose gradients the backward in progress leaves out."""
+    # `torch.autograd.grad` and `backward(inputs=...)` compute the gradients of some inputs only. Dynamo, which traces
+    # backwards under compiled autograd, cannot ask the engine: there compilers drop what is not used.
     needs: tuple[bool, ...] = ctx.needs_input_grad
     if torch.compiler.is_dynamo_compiling() or is_whole_backward() or (is_write and not _is_executed(ctx)):
         return needs

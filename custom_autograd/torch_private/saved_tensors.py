@@ -89,11 +89,9 @@ NOTHING_KEPT = AllKept(None)
 
 @contextmanager
 def without_hooks() -> Iterator[AllKept]:
-    """Keep what is saved within as it is: the hooks in effect, such as those of a checkpoint, do not pack it.
-
-    PyTorch does not compare the versions of what hooks have packed. So what is differentiated after the end has to be
-    given to the hooks in effect, by `pack` of the result.
-    """
+    """Keep what is saved within as it is: the hooks in effect, such as those of a checkpoint, do not pack it."""
+    # PyTorch does not compare the versions of what hooks have packed. So what is differentiated after the end has to be
+    # given to the hooks in effect, by `pack` of the result.
     hooks = None if torch.compiler.is_dynamo_compiling() else top_hooks()
     if hooks is None or are_refused():
         yield NOTHING_KEPT

@@ -22,10 +22,8 @@ DISPATCH = "__torch_dispatch__"
 
 
 def storages_of(tensor: Tensor) -> frozenset[int] | None:
-    """Return the identities of the storages that a tensor uses, or None if they cannot be found.
-
-    They are valid as long as the tensor is alive.
-    """
+    """Return the identities of the storages that a tensor uses, or None if they cannot be found."""
+    # They are valid as long as the tensor is alive.
     tensor = unwrapped(tensor)
     cls = type(tensor)
     if cls is not Tensor:
@@ -71,10 +69,8 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
 
 
 def sizes_of_storages(tensor: Tensor) -> dict[int, int]:
-    """Return the number of bytes of each storage that a tensor uses, by its identity; nothing for an opaque tensor.
-
-    They are valid as long as the tensor is alive. A size that is symbolic is 0.
-    """
+    """Return the number of bytes of each storage that a tensor uses, by its identity; nothing for an opaque tensor."""
+    # They are valid as long as the tensor is alive. A size that is symbolic is 0.
     try:
         storages = [part.untyped_storage() for part in parts_of(tensor)]
     except (RuntimeError, NotImplementedError):

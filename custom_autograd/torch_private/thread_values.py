@@ -35,10 +35,8 @@ def get(key: str, default: Any) -> Any:
 
 
 def put_back(key: str, value: Any, default: Any) -> None:
-    """Keep what `get` returned before a `put`: nothing if it was the default, where torch can forget a value.
-
-    The engine copies all values of a thread a dozen times in every backward, so none should be left over.
-    """
+    """Keep what `get` returned before a `put`: nothing if it was the default, where torch can forget a value."""
+    # The engine copies all values of a thread a dozen times in every backward, so none should be left over.
     if value is default and CAN_REMOVE:
         _C._remove_obj_from_tls(key)
     else:

@@ -42,10 +42,8 @@ single_level_enabled = enable_single_level_autograd_function
 
 
 def is_forward_mode() -> bool:
-    """Return True if forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`.
-
-    A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
-    """
+    """Return True if forward mode is on: a level of `torch.autograd.forward_ad`, or a `torch.func.jvp`."""
+    # A compiled graph opens its levels in C++ only, where the Python counter does not see them: so both are asked.
     return forward_ad._current_level >= 0 or has_forward_transform()
 
 
@@ -132,10 +130,8 @@ def is_tracked(tensor: Tensor) -> bool:
 # that a rule starts there meets a level at work, and ends in an internal assertion of functorch. A jvp rule has its
 # tangents as values, and needs nothing of that level. So it runs at a new one, which records what the rule computes.
 def apart_from_jvp(function: Callable[[list[Any]], list[Any]], values: list[Any]) -> list[Any]:
-    """Call a function of tensors, and values of any other type (Any), at a new level.
-
-    It replaces that of a `torch.func.jvp` in progress; if there is none, the function is called where it is.
-    """
+    """Call a function of tensors, and values of any other type (Any), at a new level."""
+    # It replaces that of a `torch.func.jvp` in progress; if there is none, the function is called where it is.
     top = _C._functorch.peek_interpreter_stack() if is_transforming() else None
     if top is None or top.key() != _C._functorch.TransformType.Jvp:
         return function(values)

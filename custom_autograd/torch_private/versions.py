@@ -27,10 +27,8 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def warn_if_untested(version: str = torch.__version__) -> bool:
-    """Return True, and warn, if a torch version is newer than all that were tested and is not trusted.
-
-    Calls then always go through the dispatcher, which is what PyTorch documents; nothing else changes.
-    """
+    """Return True, and warn, if a torch version is newer than all that were tested and is not trusted."""
+    # Calls then always go through the dispatcher, which is what PyTorch documents; nothing else changes.
     if release_of(version) <= NEWEST or os.environ.get(TRUST) == "1":
         return False
     newest = ".".join(map(str, NEWEST))

@@ -44,11 +44,7 @@ class ResultReader:
         self.may_return_inputs = declaration.schema.may_return_inputs
 
     def read(self, result: Any, arguments: Mapping[str, Any], source: Any, *, is_checked: bool = True) -> Any:
-        """Check number, types and aliasing.
-
-        Returns:
-            None, one value, or a tuple of them: what the dispatcher takes.
-        """
+        """Check number, types and aliasing; return None, one value, or a tuple of them, as the dispatcher takes it."""
         values = self._values(result, source)
         values = [
             self._one(output, value, arguments, source) for output, value in zip(self.outputs, values, strict=True)
@@ -212,11 +208,7 @@ NO_LIST = -2
 
 
 def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[list[Any], list[int]]:  # Any: an op's values
-    """Replace each list by its elements.
-
-    Returns:
-        The flat values, and per value its length (`SINGLE` for what is not a list, `NO_LIST` for None instead of one).
-    """
+    """Return values with each list replaced by its elements, and its length; `SINGLE` and `NO_LIST` for others."""
     flat: list[Any] = []
     lengths: list[int] = []
     for value, is_list in zip(values, are_lists, strict=True):

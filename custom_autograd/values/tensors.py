@@ -20,10 +20,8 @@ SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
 def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Resolve lazy conjugation and negation, so that user code sees the memory it reads.
-
-    While Dynamo traces a backward there is no memory to be read, and the question itself cannot be traced.
-    """
+    """Resolve lazy conjugation and negation, so that user code sees the memory it reads."""
+    # While Dynamo traces a backward there is no memory to be read, and the question itself cannot be traced.
     if torch.compiler.is_dynamo_compiling():
         return value
     if isinstance(value, Tensor):
@@ -36,10 +34,8 @@ def plain(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anything e
 
 
 def without_bases(values: Any) -> Any:  # Any: a tensor, a list of tensors, or anything else
-    """Return the same memory as tensors that are not views of others, in lists and tuples too.
-
-    A tangent cannot be laid out as a tensor whose elements share memory: of such a tensor it is a copy.
-    """
+    """Return the same memory as tensors that are not views of others, in lists and tuples too."""
+    # A tangent cannot be laid out as a tensor whose elements share memory: of such a tensor it is a copy.
     if isinstance(values, (list, tuple)):
         return [without_bases(value) for value in values]
     if not isinstance(values, Tensor) or not functions.is_view(values):
@@ -161,10 +157,8 @@ MOST_STEPS = 10_000
 
 
 def refuse_overlap(declaration: Declaration, inputs: Mapping[str, Any]) -> None:
-    """Raise if a mutated tensor overlaps another argument of a call that autograd or a transform records.
-
-    The node takes each argument for a value of its own, so that gradients and tangents would be wrong.
-    """
+    """Raise if a mutated tensor overlaps another argument of a call that autograd or a transform records."""
+    # The node takes each argument for a value of its own, so that gradients and tangents would be wrong.
     mutated = {argument.name for argument in declaration.schema.mutated_arguments}
     given = [
         (name, f"'{name}[{index}]'" if isinstance(value, (list, tuple)) else f"'{name}'", tensor)
@@ -195,10 +189,8 @@ def do_overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def may_overlap(one: Tensor, other: Tensor) -> bool:
-    """Return True if the tensors have an element in common, or that cannot be found out.
-
-    A trace with symbolic sizes holds for these sizes only after it, if the tensors have one storage.
-    """
+    """Return True if the tensors have an element in common, or that cannot be found out."""
+    # A trace with symbolic sizes holds for these sizes only after it, if the tensors have one storage.
     if not storages.may_share(one, other):
         return False
     is_strided = one.layout is other.layout is torch.strided

@@ -45,10 +45,8 @@ class Named:
 
 
 def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Return a rule's function (or another one of the same rule) that notes where an exception came from.
-
-    Any: rules take and return what their kind says.
-    """
+    """Return a rule's function (or another one of the same rule) that notes where an exception came from."""
+    # Any: rules take and return what their kind says.
     chosen = rule.function if function is None else function
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -123,10 +121,8 @@ MARK = "custom_autograd_rule"
 
 
 def _arguments_in(error: BaseException, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments of a function through which an exception went, as they were at that moment.
-
-    Native code calls rules too, and keeps no arguments by name.
-    """
+    """Return the arguments of a function through which an exception went, as they were at that moment."""
+    # Native code calls rules too, and keeps no arguments by name.
     code, trace = getattr(function, "__code__", None), error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next

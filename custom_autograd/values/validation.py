@@ -91,10 +91,8 @@ DEFAULT = default_level()
 
 
 def keep(road: Road, key: str | None, make: Callable[[], Any]) -> Any:  # Any: what `make` returns
-    """Return what runs there now, and keep it unless something changes meanwhile.
-
-    While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
-    """
+    """Return what runs there now, and keep it unless something changes meanwhile."""
+    # While a `validation(...)` is open in any thread nothing is kept, since it holds in that thread only.
     epoch, made = changes.count, make()
     with changes.lock:
         if epoch == changes.count and not is_overridden():
