@@ -180,11 +180,13 @@ def policies_of(record: OpRecord) -> tuple[CastPolicy, ...]:
     return tuple([rule.policy for rule in record.registrations.all_of(AutocastRule)])
 
 
-def is_cast(record: OpRecord, tensor: Tensor) -> bool:
-    """Return True if a policy is in effect for a tensor."""
-    device_type = tensor.device.type
-    is_given = record.registrations.get(AutocastRule, device_type) is not None
-    return is_given and torch.is_autocast_enabled(device_type)
+def policies_in_effect(record: OpRecord, values: Sequence[Any]) -> list[CastPolicy]:  # Any: arguments of a call
+    """Return the policies for which autocast is on, where a call has a tensor on their device type."""
+    if not is_any_autocast_enabled():
+        return []
+    enabled = [policy for policy in policies_of(record) if torch.is_autocast_enabled(policy.device_type)]
+    devices = {tensor.device.type for tensor in tensors_in(values)} if enabled else ()
+    return [policy for policy in enabled if policy.device_type in devices]
 
 
 class _Depths(threading.local):
@@ -208,22 +210,12 @@ class Caster:
         """Return what runs the op under all policies for which autocast is on, and is itself above the Autocast key."""
 
         def cast(*args: Any, **kwargs: Any) -> Any:
-            if not is_any_autocast_enabled():
-                return call(*args, **kwargs)
             found = call
-            for policy in self._in_effect(*args, **kwargs):
+            for policy in policies_in_effect(self._record, (*args, *kwargs.values())):
                 found = partial(self.run, policy, found)
             return found(*args, **kwargs)
 
         return cast
-
-    def _in_effect(self, /, *args: Any, **kwargs: Any) -> tuple[CastPolicy, ...]:
-        """Return the policies for which autocast is on, where the call has a tensor on their device type."""
-        enabled = [p for p in policies_of(self._record) if torch.is_autocast_enabled(p.device_type)]
-        if not enabled:
-            return ()
-        devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
-        return tuple(policy for policy in enabled if policy.device_type in devices)
 
     def run(self, policy: CastPolicy, call: Call, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call of the op under one policy."""
@@ -307,7 +299,7 @@ class AutocastCapability(Capability):
 
     def is_direct(self, record: OpRecord, tensors: Sequence[Tensor]) -> bool:
         """Return False if a policy is in effect for a tensor."""
-        return not is_any_autocast_enabled() or not any(is_cast(record, tensor) for tensor in tensors)
+        return not policies_in_effect(record, tensors)
 
     def around_backward(self, record: OpRecord, backward: Call) -> Call:
         """Switch autocast off in the backward where the op has a policy, as it was in the forward."""
