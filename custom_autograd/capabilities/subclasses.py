@@ -37,29 +37,6 @@ from custom_autograd.values.user_code import add_note
 NOT_IMPLEMENTED = "all __torch_dispatch__ handlers returned NotImplemented"
 
 
-def explain(record: OpRecord, error: Exception, values: Sequence[Any]) -> None:
-    """Add what to do to an error by which a subclass refuses an op; leaves every other error alone."""
-    text = str(error)
-    if f"torch._ops.{record.overload}" not in text:
-        return  # another op, within a kernel of this one
-    if NOT_IMPLEMENTED in text:
-        if any(isinstance(tensor, MaskedTensor) for tensor in tensors_in(values)):
-            raise _masked(record) from error
-        advice = "register_torch_dispatch(cls, rule) says what the op does for a class"
-        add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice}")
-
-
-def _masked(record: OpRecord) -> KernelError:
-    return record.declaration.error(
-        KernelError,
-        "the op is called with a masked tensor, and has no rule for those",
-        expected="plain tensors",
-        found="torch.masked.MaskedTensor",
-        do="call it on x.get_data(), and mask the result with x.get_mask(); or "
-        "register_torch_dispatch(torch.masked.MaskedTensor, rule)",
-    )
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 BACKENDS = ("NestedTensorCPU", "NestedTensorCUDA")
@@ -98,13 +75,27 @@ class SubclassesCapability(Capability):
         if NestedTensor not in record.definition.attached:
             over_values = OverValues(record)
             _attach_above_autograd(record, over_values)
-            implement_torch_dispatch(record, NestedTensor, _nested_dispatch(record, over_values))
+            derived = enclosed(record.declaration.schema, over_values)  # below autograd, as in inference mode
+            implement_torch_dispatch(record, NestedTensor, _dispatch(record, NestedTensor, derived))
         for rule in record.registrations.all_of(TorchDispatch):
             implement_torch_dispatch(record, rule.cls, _dispatch(record, rule.cls))
 
     def explain(self, record: OpRecord, error: Exception, values: Sequence[Any]) -> bool:
-        """Add what to do to an error by which a subclass refuses the op."""
-        explain(record, error, values)
+        """Add what to do to an error by which a subclass refuses the op, and not another op within a kernel of it."""
+        text = str(error)
+        if f"torch._ops.{record.overload}" not in text or NOT_IMPLEMENTED not in text:
+            return False
+        if any(isinstance(tensor, MaskedTensor) for tensor in tensors_in(values)):
+            raise record.declaration.error(
+                KernelError,
+                "the op is called with a masked tensor, and has no rule for those",
+                expected="plain tensors",
+                found="torch.masked.MaskedTensor",
+                do="call it on x.get_data(), and mask the result with x.get_mask(); or "
+                "register_torch_dispatch(torch.masked.MaskedTensor, rule)",
+            ) from error
+        advice = "register_torch_dispatch(cls, rule) says what the op does for a class"
+        add_note(error, f"{record.name}, declared at {record.declaration.location}: {advice}")
         return False
 
     def describe(self, record: OpRecord) -> str:
@@ -116,13 +107,15 @@ class SubclassesCapability(Capability):
         return f"registered: {', '.join(classes)}" if classes else "none: each class's own __torch_dispatch__"
 
 
-def _dispatch(record: OpRecord, cls: type) -> Callable[..., Any]:
-    def dispatch(
-        *args: Any, **kwargs: Any
-    ) -> Any:  # Any: (mode or class, func, types, args, kwargs), as torch passes it
+def _dispatch(record: OpRecord, cls: type, derived: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return what runs the rule for a class that is registered by then, or else what is derived for it."""
+
+    def dispatch(own: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as torch passes it
         rule = record.registrations.get(TorchDispatch, cls)
-        assert rule is not None  # it is attached for a rule, which only another one can replace
-        return rule.function(*args, **kwargs)
+        if rule is not None:
+            return rule.function(own, func, types, args, kwargs)
+        assert derived is not None  # it is attached for a rule, which only another one can replace
+        return derived(*args, **(kwargs or {}))
 
     return dispatch
 
@@ -138,19 +131,6 @@ def _attach_above_autograd(record: OpRecord, over_values: Callable[..., Any]) ->
 
     implement(record, "AutogradNestedTensor", make=lambda: autograd, with_keyset=True)
     implement(record, *BACKENDS, make=lambda: over_values)
-
-
-def _nested_dispatch(record: OpRecord, over_values: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule for jagged tensors below autograd, which inference mode goes to at once."""
-    over_all = enclosed(record.declaration.schema, over_values)
-
-    def dispatch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as above
-        rule = record.registrations.get(TorchDispatch, NestedTensor)
-        if rule is not None:
-            return rule.function(cls, func, types, args, kwargs)
-        return over_all(*args, **(kwargs or {}))
-
-    return dispatch
 
 
 def register(record: OpRecord, cls: type, function: F, *, replace: bool) -> F:
@@ -211,18 +191,10 @@ class _Nested(Function):
         return nested_of(tangents[0], ctx.raggedness)
 
 
-_to_values: Callable[..., Tensor] = direct_apply(_Values)
-_to_nested: Callable[..., Tensor] = direct_apply(_Nested)
-
-
-def to_values(nested: NestedTensor) -> Tensor:
-    """Return the values of a jagged tensor."""
-    return _to_values(nested)
-
-
-def nested_of(values: Tensor, raggedness: Raggedness) -> Tensor:
-    """Return the jagged tensor of some values."""
-    return _to_nested(values, raggedness)
+to_values: Callable[[NestedTensor], Tensor] = direct_apply(_Values)
+"""Return the values of a jagged tensor."""
+nested_of: Callable[[Tensor, Raggedness], Tensor] = direct_apply(_Nested)
+"""Return the jagged tensor of some values."""
 
 
 class OverValues:
