@@ -108,7 +108,12 @@ def _check_targets(record: OpRecord, values: Mapping[str, Any], saved: Sequence[
     for argument in record.declaration.schema.mutated_arguments:
         for tensor in tensors_in([values[argument.name]]):
             if not taken.isdisjoint(storages_of(tensor) or ()):
-                raise _written_twice(record, argument.name)
+                problem = f"the op writes to '{argument.name}', which selective checkpointing has saved"
+                raise record.declaration.error(
+                    GradientError,
+                    f"{problem}: run again, it would write twice",
+                    do=f"leave the op that makes '{argument.name}' out of the policy, or write to a copy of it",
+                )
 
 
 def _without_saving(record: OpRecord) -> Callable[[Policy], Policy]:
@@ -124,14 +129,6 @@ def _without_saving(record: OpRecord) -> Callable[[Policy], Policy]:
         return policy
 
     return change
-
-
-def _written_twice(record: OpRecord, name: str) -> GradientError:
-    return record.declaration.error(
-        GradientError,
-        f"the op writes to '{name}', which selective checkpointing has saved: run again, it would write twice",
-        do=f"leave the op that makes '{name}' out of the policy, or write to a copy of it",
-    )
 
 
 def _lost_write(record: OpRecord) -> GradientError:

@@ -76,19 +76,20 @@ def without_inlining() -> Iterator[None]:
 
 
 def _rule(record: OpRecord) -> Callable[..., Any]:
-    run = BodyInGraphs(record)
+    bind, reader = Binder(record.declaration.schema), ResultReader(record.declaration, str)
 
     def rule(
         mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # Any: as torch passes it
         if _is_switched_off.get() or torch.compiler.is_exporting():
             return mode.__torch_dispatch__(function, types, args, kwargs)
-        traced = find_traced(record, run.bind, args, kwargs or {})
+        traced = find_traced(record, bind, args, kwargs or {})
         if traced is None:
             return mode.__torch_dispatch__(function, types, args, kwargs)
         try:
             with mode:
-                return enclosed(record.declaration.schema, partial(run, traced))(*args, **(kwargs or {}))
+                body = partial(_results, record, traced, bind, reader)
+                return enclosed(record.declaration.schema, body)(*args, **(kwargs or {}))
         except KernelUnavailable as error:
             if traced.kernel is None:
                 raise
@@ -137,28 +138,18 @@ def _find_kernel(record: OpRecord, bind: Binder, args: Any, kwargs: Any) -> Kern
     return None
 
 
-class BodyInGraphs:
-    """Runs the reference or a kernel of one op on tensors of the mode that makes graphs functional.
-
-    Attributes:
-        bind: binds the arguments of a call.
-    """
-
-    def __init__(self, record: OpRecord) -> None:
-        self._record = record
-        self.bind = Binder(record.declaration.schema)
-        self._reader = ResultReader(record.declaration, str)
-
-    def __call__(self, traced: Traced, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
-        """Return the results of a function, as the op returns them."""
-        record, arguments = self._record, self.bind.arguments(*args, **kwargs)
-        before = {id(tensor): dispatch.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
-        positional, keywords = self.bind.user_call(arguments)
-        result = _run(record, traced, positional, keywords)
-        if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
-            _check_writes(record, traced, arguments, before)
-        found = self._reader.read(result, arguments, f"{traced.label}, {traced.location},")
-        return _as_of_the_op(record, traced, self.bind, arguments, found)
+def _results(
+    record: OpRecord, traced: Traced, bind: Binder, reader: ResultReader, /, *args: Any, **kwargs: Any
+) -> Any:  # Any: what the schema declares
+    """Return the results of a function on tensors of the mode that makes graphs functional, as the op returns them."""
+    arguments = bind.arguments(*args, **kwargs)
+    before = {id(tensor): dispatch.writes_to(tensor) for tensor in tensors_in(list(arguments.values()))}
+    positional, keywords = bind.user_call(arguments)
+    result = _run(record, traced, positional, keywords)
+    if traced.kernel is None:  # of launches, PyTorch often knows no better than that they write to every tensor
+        _check_writes(record, traced, arguments, before)
+    found = reader.read(result, arguments, f"{traced.label}, {traced.location},")
+    return _as_of_the_op(record, traced, bind, arguments, found)
 
 
 def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
