@@ -54,7 +54,8 @@ class ResultReader:
         elif is_checked:
             self._check_aliasing(values, arguments, source)
         if self.may_return_inputs:
-            values = self._without_inputs(values, arguments)
+            rows = zip(self.outputs, values, strict=True)
+            values = [self.share(one.name, its) if _is_input(one, its, arguments) else its for one, its in rows]
         if not values:
             return None
         return values[0] if len(values) == 1 else tuple(values)
@@ -143,13 +144,6 @@ class ResultReader:
                     found="memory of its own" if own != its else "the same memory, which autograd does not know of",
                     do="return a view, or take the '(a)' out of the schema",
                 )
-
-    def _without_inputs(self, values: list[Any], arguments: Mapping[str, Any]) -> list[Any]:
-        """Return the replacement of an input that was returned unchanged."""
-        return [
-            self.share(output.name, value) if _is_input(output, value, arguments) else value
-            for output, value in zip(self.outputs, values, strict=True)
-        ]
 
     def _fail(self, source: Any, problem: str, **facts: str | None) -> NoReturn:
         raise self.declaration.error(KernelError, f"the {self.describe(source)} {problem}", **facts)

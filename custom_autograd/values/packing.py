@@ -91,7 +91,8 @@ def pack(tensor: Tensor, policies: Sequence[SavingPolicy], outer: Hooks | None, 
         value = _packed(value, outer[0], lambda packed, _: unpack_outer(packed), "the hooks outside of it", steps)
     if outer is not None or is_tracing() or tensor.is_inference():
         return Packed(value, steps, None, 0, who)
-    kept = source if _shares_memory(source, value) else weakref.ref(tensor) if _is_opaque(value) else None
+    leaves, _ = flatten_tree(value)
+    kept = source if _shares_memory(source, leaves) else weakref.ref(tensor) if _is_opaque(leaves) else None
     return Packed(value, steps, kept, functions.version_of(tensor), who)
 
 
@@ -154,17 +155,14 @@ def _shown(tensor: Tensor | Metadata) -> str:
     return f"shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
 
 
-def _is_opaque(value: Any) -> bool:  # Any: what the last policy made
-    """Return True if it holds anything but tensors and plain values."""
-    leaves, _ = flatten_tree(value)
+def _is_opaque(leaves: Sequence[Any]) -> bool:  # Any: what the last policy made
+    """Return True if anything but tensors and plain values is kept."""
     return any(not isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
 
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
-def _shares_memory(tensor: Tensor, value: Any) -> bool:  # Any: what the last policy made
-    own = storages_of(tensor)
-    leaves, _ = flatten_tree(value)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+def _shares_memory(tensor: Tensor, leaves: Sequence[Any]) -> bool:  # Any: as above
+    own, tensors = storages_of(tensor), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     return own is None or any(not own.isdisjoint(storages_of(one) or own) for one in tensors)
