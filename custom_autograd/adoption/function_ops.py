@@ -232,7 +232,8 @@ class _BackwardRule:
         """Run the backward of the Function, and return the gradients by argument."""
         given = dict(zip(self.signature.parameters, values, strict=True))
         needs, meta = given["needs"], given["meta"]
-        context = FunctionContext(tuple([self._is_needed(name, needs) for name in self._plan.names]))
+        wanted = [name in self._differentiable and is_wanted(getattr(needs, name)) for name in self._plan.names]
+        context = FunctionContext(tuple(wanted))
         attributes = self._kept(given, meta)
         context.save_for_backward(*attributes.pop("saved_tensors"))
         vars(context).update(attributes)
@@ -241,9 +242,6 @@ class _BackwardRule:
         ]
         result = self._backward(context, *grads)
         return self._by_name(list(result) if isinstance(result, (tuple, list)) else [result], meta)
-
-    def _is_needed(self, name: str, needs: Any) -> bool:
-        return name in self._differentiable and is_wanted(getattr(needs, name))
 
     def _kept(self, given: Mapping[str, Any], meta: Any) -> dict[str, Any]:
         """Return what forward kept on ctx, by attribute."""

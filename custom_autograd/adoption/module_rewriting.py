@@ -15,7 +15,7 @@ from libcst.metadata import PositionProvider
 from custom_autograd.adoption.class_uses import ClassUses, aliases_in, functions_in, imported_in, is_function, uses_in
 from custom_autograd.adoption.function_rewriting import name_of_op, rewritten
 from custom_autograd.adoption.library_rewriting import LibraryOps, namespace_of_helper
-from custom_autograd.adoption.syntax import BLANK, NotMechanical, code, names_in, parse_statements
+from custom_autograd.adoption.syntax import BLANK, TENSOR, NotMechanical, code, names_in, parse_statements
 from custom_autograd.frozen_dataclass import dataclass
 
 MOVED = ("custom_op", "triton_op", "wrap_triton")
@@ -171,16 +171,13 @@ class _ModuleRewriter(cst.CSTTransformer):
         if any(not reason for _, reason in self._library.reasons.values()):
             self._need("custom_autograd", "custom_op")
         self.places.sort(key=lambda place: place.line)
-        if self._is_bound("Tensor"):
+        imports = m.findall(self._module, m.ImportFrom() | m.Import())
+        if any(TENSOR.search(code(one)) for one in imports):
             self._needed["torch"].clear()
         rows = [f"from {module} import {', '.join(sorted(names))}" for module, names in self._needed.items() if names]
         at = 1 + max((i for i, one in enumerate(found.body) if m.matches(one, IMPORT)), default=-1)
         after = [cst.parse_statement(row) for row in reversed(rows)]
         return found.with_changes(body=[*found.body[:at], *after, *found.body[at:]])
-
-    def _is_bound(self, name: str) -> bool:
-        imports = m.findall(self._module, m.ImportFrom() | m.Import())
-        return any(re.search(rf"\b{name}\b", code(one)) for one in imports)
 
     def _line(self, node: cst.CSTNode) -> int:
         return int(self._positions[node].start.line)

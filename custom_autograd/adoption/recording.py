@@ -220,17 +220,17 @@ def _spelled(annotation: object) -> str:
 
 def _source_of(arguments: Sequence[Any]) -> str:
     """Return the source of arguments like those of a call, with other numbers in its tensors."""
-    values = [map_tensors(value, _TensorSource) for value in arguments]  # type: ignore[arg-type]  # they are only shown
+    values = [map_tensors(value, _like) for value in arguments]  # type: ignore[arg-type]  # they are only shown
     return f"({', '.join(map(repr, values))},)"
 
 
-class _TensorSource:
-    """Shows a tensor as the source of one with the same shape and dtype."""
+def _like(tensor: Tensor) -> _Source:
+    make = "rand" if tensor.dtype.is_floating_point else "zeros"
+    dtype = "" if tensor.dtype is torch.float32 else f", dtype={tensor.dtype}"
+    return _Source(f"torch.{make}({tuple(tensor.shape)}{dtype})")
 
-    def __init__(self, tensor: Tensor) -> None:
-        shape, dtype = tuple(tensor.shape), tensor.dtype
-        make = "rand" if dtype.is_floating_point else "zeros"
-        self._text = f"torch.{make}({shape}" + ("" if dtype is torch.float32 else f", dtype={dtype}") + ")"
 
-    def __repr__(self) -> str:
-        return self._text
+class _Source(str):
+    """Source of a value, in whose place it is shown."""
+
+    __repr__ = str.__str__
