@@ -106,7 +106,7 @@ def register_gradient(
     record: OpRecord, named: tuple[str, ...], function: F, options: GradientOptions, *, replace: bool
 ) -> F:
     """Register the gradients of some inputs, bound by name."""
-    bound = _bind_gradients(record, Gradient.title_of(named), function, named, options)
+    bound = _bind_gradients(record, f"{Gradient.kind} {', '.join(named)}", function, named, options)
     add(record, Gradient(*bound, named), replace=replace)
     return function
 

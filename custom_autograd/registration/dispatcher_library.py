@@ -101,26 +101,18 @@ def content(value: Any) -> Any:  # Any: what a user's rule returned
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
 
-def text_of_output(schema: Schema) -> str:
-    """Return the schema of the second op."""
-    given, _, _ = schema.text.rpartition(" -> ")
-    return f"{given} -> {schema.outputs[0].type}"
-
-
 def define(record: OpRecord, dispatcher_name: Name) -> None:
     """Make the op known to the dispatcher under a name."""
-    library = torch.library.Library(dispatcher_name.namespace, "FRAGMENT")
-    tags = (torch.Tag.pt2_compliant_tag, *record.declaration.tags)
+    library, schema = torch.library.Library(dispatcher_name.namespace, "FRAGMENT"), record.declaration.schema
+    tags = tuple(dict.fromkeys((torch.Tag.pt2_compliant_tag, *record.declaration.tags)))
     definition = Definition(dispatcher_name, library)
-    library.define(f"{definition.qualifier}{record.declaration.schema.text}", tags=tuple(dict.fromkeys(tags)))
+    library.define(f"{definition.qualifier}{schema.text}", tags=tags)
     record.definition = definition
     record.overload = _overload(dispatcher_name)
     record.definition.observed = dispatch.observed(record.overload)
-    if record.declaration.schema.is_one_tuple:
-        output = dispatcher_name.suffixed(SUFFIX)
-        library.define(
-            f"{output.qualifier}{text_of_output(record.declaration.schema)}", tags=tuple(dict.fromkeys(tags))
-        )
+    if schema.is_one_tuple:
+        output, given = dispatcher_name.suffixed(SUFFIX), schema.text.rpartition(" -> ")[0]
+        library.define(f"{output.qualifier}{given} -> {schema.outputs[0].type}", tags=tags)
         record.definition.output = _overload(output)
     record.dispatched = None
     record.forget()

@@ -110,7 +110,13 @@ class KernelTable(Mapping["str | None", Kernel]):
         """Return the kernels of a device type with a new one, in the order in which they are tried."""
         taken = next((other for other in others if other.name == kernel.name), None)
         if taken is not None and not replace and not _is_again(taken, kernel):
-            raise self._taken(taken, kernel)
+            named = "" if kernel.name == (kernel.device_type or "default") else f" named {kernel.name!r}"
+            raise self._declaration.error(
+                RegistrationError,
+                f"device type {kernel.device_type!r} already has a kernel{named}",
+                found=f"one at {taken.location}, another at {kernel.location}",
+                do="pass replace=True to register_kernel if that is meant, or name= to have both",
+            )
         its = [kernel if other is taken else other for other in others] if taken else [*others, kernel]
         return tuple(sorted(its, key=lambda one: (-one.priority, one.when is None)))
 
@@ -223,15 +229,6 @@ class KernelTable(Mapping["str | None", Kernel]):
     def _changed(self) -> None:
         self._chosen, self._available = {}, {}
         changes.note()
-
-    def _taken(self, old: Kernel, new: Kernel) -> RegistrationError:
-        named = "" if new.name == (new.device_type or "default") else f" named {new.name!r}"
-        return self._declaration.error(
-            RegistrationError,
-            f"device type {new.device_type!r} already has a kernel{named}",
-            found=f"one at {old.location}, another at {new.location}",
-            do="pass replace=True to register_kernel if that is meant, or name= to have both",
-        )
 
     def missing(self, device_type: str | None, layout: torch.layout = torch.strided) -> KernelError:
         """Return the error for a device type or a layout without a kernel, with the kernels that there are."""

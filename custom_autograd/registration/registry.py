@@ -195,7 +195,12 @@ class OpRecord:
             later = self.registrations.with_(new)
             others = [other for other in self.registrations.left_out_of(later) if not _is_again(other, new)]
             if others and not replace:
-                raise self._conflict(new, others[0])
+                raise self.declaration.error(
+                    RegistrationError,
+                    f"the {others[0].title} rule is already registered",
+                    found=f"one at {others[0].location}, another at {new.location}",
+                    do="pass replace=True if that is meant",
+                )
             self.registrations = later
             self.forget()
 
@@ -203,14 +208,6 @@ class OpRecord:
         """Drop what was generated from rules that have changed."""
         self.road.forget()  # a new kernel needs no new code: KernelTable notes the change, which drops `at_keys`
         changes.note()
-
-    def _conflict(self, new: Registration, taken: Registration) -> RegistrationError:
-        return self.declaration.error(
-            RegistrationError,
-            f"the {taken.title} rule is already registered",
-            found=f"one at {taken.location}, another at {new.location}",
-            do="pass replace=True if that is meant",
-        )
 
 
 _ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()  # also what was replaced: handles of it may be called
@@ -288,17 +285,15 @@ def _check_free(declaration: Declaration) -> None:
     name: Name = declaration.name
     namespace = getattr(torch.ops, name.namespace)
     if name.name in (*dir(type(namespace)), "name", "_dir"):
-        raise DeclarationError(
-            str(name),
+        raise declaration.error(
+            DeclarationError,
             f"'{name.name}' cannot be the name of an op: torch.ops.{name.namespace}.{name.name} is something else",
-            declared=declaration.location,
             do=f"rename it, for example {str(name.suffixed('_op'))!r}",
         )
     if dispatch.is_defined(name.namespace, name.name, name.overload):
-        raise DeclarationError(
-            str(name),
+        raise declaration.error(
+            DeclarationError,
             "an op of that name exists, and was not declared through custom_autograd",
-            declared=declaration.location,
             do=f"rename this one, for example {str(name.suffixed('_2'))!r}, or remove the other declaration",
         )
 

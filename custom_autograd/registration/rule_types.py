@@ -205,11 +205,6 @@ class Gradient(GradientRule):
         """Return the inputs."""
         return ", ".join(self.named)
 
-    @classmethod
-    def title_of(cls, named: tuple[str, ...]) -> str:
-        """Return the title of the gradients of these inputs."""
-        return f"{cls.kind} {', '.join(named)}"
-
     def excludes(self, other: Registration) -> bool:
         """Return True for whatever returns all gradients, or that of one of its inputs."""
         if isinstance(other, Gradient):
