@@ -175,17 +175,7 @@ def custom_op(
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
         refuse = Refusal(name, location_of_declaration(function))
         options = declare.options_of(
-            refuse,
-            mutates_args,
-            schema,
-            outputs,
-            hidden,
-            non_differentiable,
-            tags,
-            aliases,
-            static,
-            inline,
-            checkpoint,
+            refuse, mutates_args, schema, outputs, hidden, non_differentiable, tags, aliases, static, inline, checkpoint
         )
         notation = ShapeOptions(shapes, along, dtypes, flops, numbers)
         record = declare.declare(
@@ -770,14 +760,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         return combining.register(self._record, dim, fn, arguments, replace=replace)
 
     @or_decorator
-    def register_flops(
-        self,
-        fn: F,
-        /,
-        *,
-        backward: Callable[..., Any] | None = None,
-        replace: bool = False,
-    ) -> F:
+    def register_flops(self, fn: F, /, *, backward: Callable[..., Any] | None = None, replace: bool = False) -> F:
         """Register the number of floating-point operations of a call, for `torch.utils.flop_counter.FlopCounterMode`.
 
         Without it the number is derived from the reference, if there is one. What a backward runs in PyTorch's

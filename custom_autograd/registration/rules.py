@@ -42,11 +42,7 @@ def keywords_of(schema: Schema) -> list[str]:
 
 
 def check_signature(
-    declaration: Declaration,
-    title: str,
-    function: Function,
-    positional: Iterable[str],
-    keywords: Iterable[str] = (),
+    declaration: Declaration, title: str, function: Function, positional: Iterable[str], keywords: Iterable[str] = ()
 ) -> None:
     """Check that a function accepts these positional arguments and keywords; a builtin raises when called."""
     if not callable(function):
@@ -74,11 +70,7 @@ def check_signature(
 
 
 def check_order(
-    declaration: Declaration,
-    title: str,
-    function: Function,
-    signature: inspect.Signature,
-    positional: Iterable[str],
+    declaration: Declaration, title: str, function: Function, signature: inspect.Signature, positional: Iterable[str]
 ) -> None:
     """Refuse a function that is called by position, and that calls an argument what another one is called."""
     expected = list(positional)
@@ -154,22 +146,14 @@ def _are_plain(schema: Schema, names: tuple[str, ...]) -> bool:
 
 
 def bind_names(
-    declaration: Declaration,
-    title: str,
-    function: Function,
-    values: Mapping[str, str],
-    special: Mapping[str, str],
+    declaration: Declaration, title: str, function: Function, values: Mapping[str, str], special: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the names that a rule is called with."""
     return tuple(parameter.name for parameter in _bind(declaration, title, function, values, special))
 
 
 def _bind(
-    declaration: Declaration,
-    title: str,
-    function: Function,
-    values: Mapping[str, str],
-    special: Mapping[str, str],
+    declaration: Declaration, title: str, function: Function, values: Mapping[str, str], special: Mapping[str, str]
 ) -> list[inspect.Parameter]:
     """Return the parameters that a rule is called with; arguments and errors as in `bind_names`."""
     valid = tuple(dict.fromkeys([*values, *special]))
