@@ -116,6 +116,7 @@ class CppKernel(LazyKernel):
     """
 
     __slots__ = native_kernels.SLOTS
+    _language = "cpp"
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class CppKernel(LazyKernel):
         return inspect.Signature([_parameter(argument) for argument in arguments])
 
     def __repr__(self) -> str:
-        return f"cpp_kernel({str(self.source)!r}, {self.function!r})"
+        return f"{self._language}_kernel({str(self.source)!r}, {self.function!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.source, self.function, self.fallback, self.flags, self.host)

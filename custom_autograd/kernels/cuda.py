@@ -60,8 +60,7 @@ def cuda_kernel(
 class CudaKernel(CppKernel):
     """A function of a CUDA C++ source file; see `cuda_kernel`."""
 
-    def __repr__(self) -> str:
-        return f"cuda_kernel({str(self.source)!r}, {self.function!r})"
+    _language = "cuda"
 
     def build(self) -> tuple[str, Path]:
         """Return the namespace in which the source registers, and the library, built if need be; needs no GPU.

@@ -19,10 +19,11 @@ from custom_autograd.kernels.compilers import CPP_FLAGS, HEADERS, PLATFORM, TORC
 from custom_autograd.kernels.cuda import CUDA_FLAGS, CudaCompiler
 from custom_autograd.kernels.prebuilt import Manifest, sha256
 from custom_autograd.kernels.shared_library import Build, hashed
+from custom_autograd.torch_private.versions import release_of
 
 OLDEST = "2.11"
 """The oldest torch that the package supports."""
-LEVELS = {"x86_64": ("x86-64-v4", "x86-64-v3", "x86-64-v2"), "aarch64": ("armv8-a",)}
+LEVELS = {"x86_64": tuple(prebuilt.LEVELS), "aarch64": ("armv8-a",)}
 """The levels that are built on each machine; one that has none is built with the compiler's defaults."""
 ARCHITECTURES = "8.0;9.0+PTX"
 """GPUs that a library is built for unless TORCH_CUDA_ARCH_LIST says so: Ampere, Hopper and what comes later."""
@@ -150,5 +151,5 @@ def toolkit() -> str:
 
 def floor(torch: str) -> str:
     """Return the flag that keeps torch's headers to what one version of torch has, and all later ones."""
-    major, minor = (int(part) for part in torch.split(".")[:2])
+    major, minor = release_of(torch)
     return f"-DTORCH_TARGET_VERSION=0x{major:02x}{minor:02x}000000000000ULL"

@@ -28,6 +28,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.cache_files import cache_folder, require_writable, why_unsafe
 from custom_autograd.kernels.compilers import failure_of, indented
+from custom_autograd.torch_private.versions import release_of
 
 FOLDER = "_prebuilt"
 HERE = "{folder}"
@@ -119,7 +120,7 @@ def find(source: Path, flags: Sequence[str], targets: Sequence[str]) -> tuple[st
     manifest = Manifest.read(path)
     if not manifest.is_of(source.parent):
         return None
-    if version_of(torch.__version__) < version_of(manifest.torch):
+    if release_of(torch.__version__) < release_of(manifest.torch):  # all that matters to the stable ABI
         problem = "the library that comes with the kernel is for a newer torch"
         do = f"install torch {manifest.torch} or newer, or a C++ compiler and the package's source distribution"
         expected, found = f"torch {manifest.torch} or newer", torch.__version__
@@ -183,11 +184,6 @@ def _damaged(path: Path, found: str) -> KernelUnavailable:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def version_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of a version of torch that matter to the stable ABI: major and minor."""
-    return tuple(int(part) for part in text.partition("+")[0].split(".")[:2])
 
 
 @cache

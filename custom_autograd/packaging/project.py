@@ -27,6 +27,7 @@ from custom_autograd.kernels import prebuilt
 from custom_autograd.kernels.cuda import CudaCompiler
 from custom_autograd.kernels.portable import OLDEST, build_portable
 from custom_autograd.packaging.sources import find_sources
+from custom_autograd.torch_private.versions import release_of
 
 FILE = "pyproject.toml"
 TABLE = "tool.custom_autograd.build"
@@ -108,7 +109,7 @@ def _require_values(table: dict[str, Any], root: Path) -> None:  # Any: whatever
     version, package, here = table.get("torch", OLDEST), table.get("package", "package"), torch.__version__
     if not re.fullmatch(r"\d+\.\d+", version):
         raise DeclarationError(FILE, "'torch' is not a version", expected="'major.minor'", found=show(version), do=DO)
-    if not prebuilt.version_of(OLDEST) <= prebuilt.version_of(version) <= prebuilt.version_of(here):
+    if not release_of(OLDEST) <= release_of(version) <= release_of(here):
         expected = f"'{OLDEST}' or newer, and not newer than torch {here}, which builds them"
         raise DeclarationError(
             FILE, "no library can serve 'torch' from that version on", expected=expected, found=show(version), do=DO
