@@ -236,7 +236,14 @@ class OverValues:
             return [self._unwrap(name, item, first_name, first) for item in value]
         if isinstance(value, NestedTensor):
             if not _are_ragged_alike(value, first):
-                self._refuse_raggedness(name, value, first_name, first)
+                shape = f"'{first_name}' has shape {_shown(first)}"
+                raise self._error(
+                    f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
+                    expected=f"the same offsets, and as many dimensions, in both; {shape}",
+                    found=f"'{name}' of shape {_shown(value)}",
+                    do=f"make one from the other's offsets: "
+                    f"torch.nested.nested_tensor_from_jagged(values, offsets={first_name}.offsets())",
+                )
             return to_values(value)
         return self._spread(name, value, first_name, first) if isinstance(value, Tensor) else value
 
@@ -251,7 +258,12 @@ class OverValues:
         while trailing.dim() > 0 and trailing.shape[0] == 1:
             trailing = trailing.squeeze(0)
         if trailing.dim() > first.dim() - 1 - raggedness.dim or dense.dim() > first.dim():
-            self._refuse_dense(name, dense, first_name, first)
+            raise self._error(
+                f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
+                expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",
+                found=str(tuple(dense.shape)),
+                do="make it a nested tensor with the same offsets",
+            )
         return trailing
 
     def _wrap(self, result: Any, raggedness: Raggedness, sizes: tuple[int, ...]) -> Any:
@@ -291,23 +303,6 @@ class OverValues:
         raise self._error(
             f"the op {does}, which it cannot for nested tensors",
             do="call it on x.values(), or register_torch_dispatch(type(x), rule)",
-        )
-
-    def _refuse_raggedness(self, name: str, value: NestedTensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self._error(
-            f"the nested tensors '{first_name}' and '{name}' are not ragged alike",
-            expected=f"the same offsets, and as many dimensions, in both; '{first_name}' has shape {_shown(first)}",
-            found=f"'{name}' of shape {_shown(value)}",
-            do=f"make one from the other's offsets: "
-            f"torch.nested.nested_tensor_from_jagged(values, offsets={first_name}.offsets())",
-        )
-
-    def _refuse_dense(self, name: str, dense: Tensor, first_name: str, first: NestedTensor) -> NoReturn:
-        raise self._error(
-            f"the dense tensor '{name}' does not broadcast against the nested tensor '{first_name}'",
-            expected=f"no more than the dimensions behind the ragged one of {_shown(first)}, or size 1 there",
-            found=str(tuple(dense.shape)),
-            do="make it a nested tensor with the same offsets",
         )
 
 
