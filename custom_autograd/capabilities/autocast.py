@@ -25,7 +25,7 @@ from custom_autograd.registration.rule_types import Registration
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import is_any_autocast_enabled, key_of_device, without_autocast
 from custom_autograd.torch_private.transforms import depth
-from custom_autograd.values.tensors import tensors_in
+from custom_autograd.values.tensors import mapped, tensors_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +279,7 @@ def _cast(value: Any, policy: CastPolicy, dtype: torch.dtype | None) -> Any:
     """Return a tensor, or each of a list, in the dtype; whatever autocast leaves alone stays as it is."""
     if dtype is None:
         return value
-    if isinstance(value, Tensor):
-        return value.to(dtype) if policy.is_castable(value) else value
-    if isinstance(value, (list, tuple)):
-        return [_cast(item, policy, dtype) for item in value]
-    return value
+    return mapped(lambda tensor: tensor.to(dtype) if policy.is_castable(tensor) else tensor, value)
 
 
 class AutocastCapability(Capability):

@@ -32,7 +32,7 @@ from custom_autograd.torch_private.functions import is_node_of
 from custom_autograd.torch_private.nodes import needed_gradients
 from custom_autograd.values.kernel_results import restore
 from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.values.tensors import tensors_in
+from custom_autograd.values.tensors import mapped, tensors_in
 
 MOST = 256
 """How many kinds of calls are known of an op; the oldest is forgotten."""
@@ -146,11 +146,7 @@ def _part(value: Any) -> Hashable:  # Any: as above
 
 def _copied(value: Any, copy: Callable[[Tensor], Tensor]) -> Any:  # Any: as above
     """Return an argument that the reference may write to, and draw from."""
-    if isinstance(value, (list, tuple)):
-        return [_copied(item, copy) for item in value]
-    if isinstance(value, Generator):
-        return value.clone_state()
-    return copy(value) if isinstance(value, Tensor) else value
+    return value.clone_state() if isinstance(value, Generator) else mapped(copy, value)
 
 
 def _copy(tensor: Tensor) -> Tensor:

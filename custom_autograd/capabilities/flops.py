@@ -20,15 +20,15 @@ from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Capability, add, registered
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import NEEDS, Function, NamedRule
-from custom_autograd.shapes.rule import described_op
+from custom_autograd.shapes.rule import bind_arguments, described_op
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.compiler import is_tracing
 from custom_autograd.torch_private.dispatch import is_functionalizing
 from custom_autograd.torch_private.transforms import is_transforming
+from custom_autograd.values.tensors import mapped
 from custom_autograd.values.user_code import Named, noted
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ class OpFlops:
         if node is None:
             return
         needs = {argument.name: _needs(values[argument.name]) for argument in self._schema.differentiable_arguments}
-        whole, empty = self._backward(record, values, needs), _without_data(values)
+        whole = self._backward(record, values, needs)
+        empty = {name: mapped(_without_data, value) for name, value in values.items()}
 
         def flops(wanted: dict[str, Any]) -> int:
             is_whole = wanted == needs or (self._derived is not None and self._derived.reads_data)
@@ -191,13 +192,9 @@ def _needs(value: Any) -> Any:  # Any: a tensor, a list of tensors, or None; a b
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def _without_data(value: Any) -> Any:  # Any: an argument, or all of them by name
-    """Return tensors on "meta" in place of tensors, so that a graph keeps no memory for its FLOPs."""
-    if isinstance(value, Mapping):
-        return {name: _without_data(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_data(one) for one in value]
-    return torch.empty_like(value, device="meta", requires_grad=False) if isinstance(value, Tensor) else value
+def _without_data(tensor: Tensor) -> Tensor:
+    """Return a tensor on "meta" in place of one, so that a graph keeps no memory for its FLOPs."""
+    return torch.empty_like(tensor, device="meta", requires_grad=False)
 
 
 def _given(record: OpRecord, values: Mapping[str, Any], needs: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,18 +224,10 @@ def _evaluated(record: OpRecord, rule: NamedRule, given: Mapping[str, Any]) -> A
 
 def register(record: OpRecord, function: F, of_backward: Callable[..., Any] | None, *, replace: bool) -> F:
     """Register the FLOPs of a call, and of its backward."""
-    names = _names(record, Flops.kind, function, {})
-    of_rule = None
+    names, of_rule = bind_arguments(record.declaration, f"{Flops.kind} rule", function, {}), None
     if of_backward is not None:
         special = {} if NEEDS in record.declaration.schema.argument_names else {NEEDS: "which gradients are needed"}
-        bound = _names(record, BackwardFlops.kind, of_backward, special)
+        bound = bind_arguments(record.declaration, f"{BackwardFlops.kind} rule", of_backward, special)
         of_rule = BackwardFlops(location_of(of_backward), of_backward, bound)
     add(record, Flops(location_of(function), function, names, of_rule), replace=replace)
     return function
-
-
-def _names(record: OpRecord, kind: str, function: Callable[..., Any], special: Mapping[str, str]) -> tuple[str, ...]:
-    declaration = record.declaration
-    known = dict.fromkeys([*adapter_of(declaration).argument_names(), *declaration.schema.argument_names])
-    values = {name: f"argument '{name}'" for name in known}
-    return rules.bind_names(declaration, f"{kind} rule", function, values, special)

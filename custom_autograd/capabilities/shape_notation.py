@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import CustomAutogradError, DeclarationError, KernelError, RegistrationError
 from custom_autograd.core.locations import location_of, location_of_declaration
 from custom_autograd.core.messages import advise, quote, show
 from custom_autograd.core.option_types import check_type, listed
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.source import Source, parameters_of, pass_on, tuple_of
-from custom_autograd.registration import rules
 from custom_autograd.registration.capability import Call, Capability, add
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.named_tuples import by_fields
 from custom_autograd.schema.schema import Argument, Schema
-from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule, described_op
+from custom_autograd.shapes.rule import WIDE, ShapeOptions, ShapesRule, bind_arguments, described_op
 
 if TYPE_CHECKING:
     from custom_autograd.shapes.described import DescribedOp
@@ -68,7 +66,8 @@ def declared_rule(declaration: Declaration, options: ShapeOptions) -> ShapesRule
     _check_types(declaration, options, DeclarationError)
     if options.shapes is None and options.along is None:
         if options.dtypes or options.flops or options.numbers:
-            raise _without_line(declaration)
+            problem = "dtypes=, flops= and numbers= add to a line of shapes, and there is none"
+            raise declaration.error(DeclarationError, problem, do="give shapes=, or pass them to register_shapes")
         return None
     text = _text(declaration, options)
     return _checked(declaration, _rule(declaration.location, text, options), DeclarationError)
@@ -81,16 +80,10 @@ def register(record: OpRecord, shapes: F, options: ShapeOptions, *, replace: boo
     if isinstance(shapes, str):
         rule = _rule(location_of_declaration(None), shapes, options)
     else:
-        rule = _rule_of_function(declaration, shapes, options)
+        names = bind_arguments(declaration, "shapes rule", shapes, {})
+        rule = replace_fields(_rule(location_of(shapes), None, options), function=shapes, names=names)
     add(record, _checked(declaration, rule, RegistrationError), replace=replace)
     return shapes  # pyright: ignore[reportReturnType]  # it is what was given
-
-
-def _rule_of_function(declaration: Declaration, function: Callable[..., Any], options: ShapeOptions) -> ShapesRule:
-    known = dict.fromkeys([*adapter_of(declaration).argument_names(), *declaration.schema.argument_names])
-    values = {name: f"argument '{name}'" for name in known}
-    names = rules.bind_names(declaration, "shapes rule", function, values, {})
-    return replace_fields(_rule(location_of(function), None, options), function=function, names=names)
 
 
 def _text(declaration: Declaration, options: ShapeOptions) -> str:
@@ -133,11 +126,6 @@ def _checked(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogr
     if rule.flops is not None:
         _check_flops(described, rule.flops, kind)
     return rule
-
-
-def _without_line(declaration: Declaration) -> DeclarationError:
-    problem = "dtypes=, flops= and numbers= add to a line of shapes, and there is none"
-    return declaration.error(DeclarationError, problem, do="give shapes=, or pass them to register_shapes")
 
 
 def _check_dtypes(declaration: Declaration, rule: ShapesRule, kind: type[CustomAutogradError]) -> None:

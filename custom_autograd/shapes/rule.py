@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.frozen_dataclass import dataclass
+from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Function, Registration
+from custom_autograd.registration.rules import bind_names
 
 if TYPE_CHECKING:
     from custom_autograd.shapes.described import DescribedOp
@@ -78,6 +81,14 @@ class ShapesRule(Registration):
         if self.shapes is not None:
             return self.shapes
         return f"a line for each ({', '.join(self.names)})"
+
+
+def bind_arguments(
+    declaration: Declaration, title: str, function: Function, special: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the arguments that a function takes, by name, as the author of the op or its schema has them."""
+    known = dict.fromkeys([*adapter_of(declaration).argument_names(), *declaration.schema.argument_names])
+    return bind_names(declaration, title, function, {name: f"argument '{name}'" for name in known}, special)
 
 
 def described_op(record: OpRecord) -> DescribedOp | None:

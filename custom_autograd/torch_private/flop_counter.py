@@ -41,13 +41,10 @@ class PacketFormula:
     def __call__(self, /, *args: Any, out_val: Any = None, **kwargs: Any) -> Any:  # Any: as the schema declares
         """Return the FLOPs of a call."""
         overloads = self._packet.overloads()
-        name = overloads[0] if len(overloads) == 1 else _overload_of(self._packet, args, kwargs)
-        formula = self.by_overload.get(name)
+        resolve = _C._jit_resolve_packet
+        name = overloads[0] if len(overloads) == 1 else resolve(self._packet._qualified_op_name, *args, **kwargs)
+        formula = self.by_overload.get(name or "default")
         return 0 if formula is None else formula(*args, **kwargs)
-
-
-def _overload_of(packet: Any, args: Any, kwargs: Any) -> str:  # Any: as above
-    return _C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs) or "default"
 
 
 def register(overload: OpOverload, formula: Formula) -> None:

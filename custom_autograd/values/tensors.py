@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -106,6 +106,13 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:  # Any: tensors, lists of
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
     return found
+
+
+def mapped(function: Callable[[Tensor], Any], value: Any) -> Any:  # Any: as above
+    """Return a value with a function of each of its tensors in place of that, looking into lists."""
+    if isinstance(value, (list, tuple)):
+        return [mapped(function, one) for one in value]
+    return function(value) if isinstance(value, Tensor) else value
 
 
 def placed_in(values: Sequence[Any]) -> list[Any]:  # Any: as above; DTensors
