@@ -202,13 +202,10 @@ def register(record: OpRecord, function: F, *, replace: bool) -> F:
     """Register what the op returns, without data."""
     kind, adapter = FakeRule.kind, adapter_of(record.declaration)
     flat = adapter.accepting(kind, take_all(record.declaration, kind, function, adapter.parameters()))
-    fake = FakeRule(location_of(flat), flat)
+    fake, old = FakeRule(location_of(flat), flat), record.registrations.get(FakeRule)
     record.declaration.check_bools(replace=replace)
-    add(record, fake, replace=_is_for_a_while(record.registrations.get(FakeRule), fake) or replace)
+    # torch.export replaces a fake by its own for a while, and puts it back.
+    is_for_a_while = old is not None and (is_of_profile(old.function) or is_of_profile(flat))
+    add(record, fake, replace=is_for_a_while or replace)
     name_source_of_fake(str(record.definition.name), fake.location)
     return function
-
-
-def _is_for_a_while(old: FakeRule | None, new: FakeRule) -> bool:
-    """Return True if torch.export replaces a fake by its own, or puts it back."""
-    return old is not None and (is_of_profile(old.function) or is_of_profile(new.function))

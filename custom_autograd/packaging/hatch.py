@@ -26,12 +26,8 @@ class KernelHook(BuildHookInterface[WheelBuilderConfig]):
         files = list(files_of(build_project(read_project(root))))
         build_data["artifacts"].extend(f"/{path.relative_to(root).as_posix()}" for path in files)
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_tag()}"
-
-
-def platform_tag() -> str:
-    """Return the platform tag of the wheel, which auditwheel replaces with a manylinux tag."""
-    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"py3-none-{platform}"  # auditwheel replaces it with a manylinux tag
 
 
 @hookimpl
