@@ -53,15 +53,11 @@ LOCKS: Collection[str] = getattr(importlib.import_module("importlib._bootstrap")
 def wait_for_imports() -> None:
     """Wait until no other thread is in the midst of importing a module of this package."""
     waited: set[str] = set()
-    while found := _being_imported() - waited:  # what this thread imports itself stays
-        for name in found:
+    while found := {name for name in list(LOCKS) if f"{name}.".startswith(f"{PACKAGE}.")} - waited:
+        for name in found:  # what this thread imports itself stays
             with contextlib.suppress(Exception):  # whoever imports it hears of that
                 importlib.import_module(name)
         waited |= found
-
-
-def _being_imported() -> set[str]:
-    return {name for name in list(LOCKS) if name == PACKAGE or name.startswith(f"{PACKAGE}.")}
 
 
 OpRecord.capabilities = CAPABILITIES
