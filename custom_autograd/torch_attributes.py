@@ -55,13 +55,8 @@ def _returns_nothing_new(*args: object, **kwargs: object) -> None:
     """Return None, as the fake of an op that returns only what it was given."""
 
 
-def _setup_context(record: OpRecord) -> Function | None:
-    rule = record.registrations.get(DropInRule)
-    return None if rule is None else rule.setup_context
-
-
-def _function(rule: Rule | None) -> Function | None:
-    return None if rule is None else rule.function
+def _of(rule: Rule | None, attribute: str = "function") -> Function | None:
+    return getattr(rule, attribute, None)
 
 
 def _dtype(policy: CastPolicy) -> torch.dtype | None:
@@ -85,9 +80,9 @@ ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
     "_backend_fns": lambda record: MappingProxyType({device: one.function for device, one in record.kernels.items()}),
     "_disabled_kernel": lambda record: record.kernels.disabled,
     "_abstract_fn": _fake,
-    "_setup_context_fn": _setup_context,
-    "_backward_fn": lambda record: _function(record.registrations.get(DropInRule)),
-    "_vmap_fn": lambda record: _function(record.registrations.get(VmapRule)),
+    "_setup_context_fn": lambda record: _of(record.registrations.get(DropInRule), "setup_context"),
+    "_backward_fn": lambda record: _of(record.registrations.get(DropInRule)),
+    "_vmap_fn": lambda record: _of(record.registrations.get(VmapRule)),
     "_torch_dispatch_fns": lambda record: MappingProxyType(
         {rule.cls: rule.function for rule in record.registrations.all_of(TorchDispatch)}
     ),

@@ -17,7 +17,7 @@ from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration import rules
 from custom_autograd.registration.capability import add
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import Function, NamedRule
+from custom_autograd.registration.rule_types import Function, NamedRule, value_names
 from custom_autograd.shapes.rule import described_op
 
 if TYPE_CHECKING:
@@ -78,10 +78,9 @@ def register(record: OpRecord, dim: str, function: F, arguments: Function | None
     check_type(refuse, "dim", dim, (str,), "the name of a dimension", example="'n'")
     if described.rule.shapes is not None:
         check_dimension(record, described.line({}), dim, location_of(function))
-    schema = declaration.schema
-    inputs = {name: f"argument '{name}'" for name in schema.argument_names}
-    outputs = {output.name: f"output '{output.name}'" for output in schema.fresh_outputs}
-    names = rules.bind_names(declaration, "sharding rule", function, {**inputs, **outputs}, SPECIAL)
+    values = value_names(declaration.schema)
+    inputs = {name: values[name] for name in declaration.schema.argument_names}
+    names = rules.bind_names(declaration, "sharding rule", function, values, SPECIAL)
     taken = () if arguments is None else rules.bind_names(declaration, "sharding arguments", arguments, inputs, SPECIAL)
     add(record, Combining(location_of(function), function, names, dim, arguments, taken), replace=replace)
     return function
