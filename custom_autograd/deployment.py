@@ -46,13 +46,9 @@ def build_library(record: OpRecord, path: str | os.PathLike[str], kernel: CppKer
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(library, path)
         except OSError as error:
-            problem, expected = (
-                "the library of the op cannot be built",
-                "a file that can be written, such as 'libop.so'",
-            )
-            raise KernelUnavailable(
-                str(name), problem, expected=expected, found=str(error), do="check the paths"
-            ) from error
+            problem, do = "the library of the op cannot be built", "check the paths"
+            expected, found = "a file that can be written, such as 'libop.so'", str(error)
+            raise KernelUnavailable(str(name), problem, expected=expected, found=found, do=do) from error
     return Path(path)
 
 

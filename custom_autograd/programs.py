@@ -79,7 +79,7 @@ def load_program(file: File) -> ExportedProgram:
     """
     _check_file("load_program", file, "read")
     ops, modules = _read(file)
-    missing = [op for op in ops if not _is_declared(op)]
+    missing = [str(op) for op in ops if not is_defined(op.namespace, op.name, op.overload)]
     if missing:
         raise _not_declared(file, missing, modules)
     return torch.export.load(file)
@@ -125,7 +125,7 @@ def _check_extra_files(extra_files: object) -> None:
         raise ValueError(f"save_program writes {EXTRA_FILE!r} itself: give the extra file another name.")
 
 
-def _read(file: File) -> tuple[list[str], dict[str, list[str]]]:
+def _read(file: File) -> tuple[list[Name], dict[str, list[str]]]:
     """Return the ops that the programs in an archive call, and the modules that `save_program` noted."""
     try:
         with zipfile.ZipFile(file) as archive:
@@ -138,9 +138,9 @@ def _read(file: File) -> tuple[list[str], dict[str, list[str]]]:
     return ops, modules
 
 
-def _read_archive(archive: zipfile.ZipFile) -> tuple[list[str], dict[str, list[str]]]:
+def _read_archive(archive: zipfile.ZipFile) -> tuple[list[Name], dict[str, list[str]]]:
     modules: dict[str, list[str]] = {}
-    ops: dict[str, None] = {}
+    ops: dict[Name, None] = {}
     for name in archive.namelist():
         if name.endswith(f"/{EXTRA_FILE}"):
             modules = json.loads(archive.read(name))
@@ -149,7 +149,7 @@ def _read_archive(archive: zipfile.ZipFile) -> tuple[list[str], dict[str, list[s
     return list(ops), modules
 
 
-def _ops_in(part: Any) -> Iterator[str]:  # Any: any value of a JSON document
+def _ops_in(part: Any) -> Iterator[Name]:  # Any: any value of a JSON document
     """Yield the qualified names of the ops that nodes call, or hand to others, at any depth."""
     if isinstance(part, list):
         for item in part:
@@ -158,15 +158,9 @@ def _ops_in(part: Any) -> Iterator[str]:  # Any: any value of a JSON document
         for target in (part.get("target"), part.get("as_operator")):
             words = target.split(".") if isinstance(target, str) else []
             if words[:2] == ["torch", "ops"] and len(words) == 5:  # others are not ops of the dispatcher
-                yield str(Name(words[2], words[3], words[4] if words[4] != DEFAULT else ""))
+                yield Name(words[2], words[3], words[4] if words[4] != DEFAULT else "")
         for item in part.values():
             yield from _ops_in(item)
-
-
-def _is_declared(op: str) -> bool:
-    namespace, _, qualifier = op.partition("::")
-    name, _, overload = qualifier.partition(".")
-    return is_defined(namespace, name, overload)
 
 
 def _where(file: File) -> str:
