@@ -129,15 +129,15 @@ def _check_saving(declaration: Declaration, function: object, names: tuple[str, 
     if saving == {}:
         return
     valid = [value.name for value in declaration.schema.values if value.holds_tensors and value.name in names]
-    refuse = rules.refusing(declaration, function)
+    reject = rules.refusing(declaration, function)
     policies = saving if isinstance(saving, Mapping) else {"": saving}
     wrong = next((policy for policy in policies.values() if not isinstance(policy, SavingPolicy)), None)
     if not isinstance(saving, Mapping) or wrong is not None:
         expected = "{'x': custom_autograd.graph.offload()}"
-        raise refuse("saving= takes policies by name", expected=expected, found=show(saving))
+        raise reject("saving= takes policies by name", expected=expected, found=show(saving))
     for name in saving:
         if name not in valid:
-            raise refuse(
+            raise reject(
                 f"saving= names {name!r}, which is not a tensor that the backward saves",
                 expected=quote(valid),
                 found=show(name),
@@ -148,9 +148,9 @@ def _check_saving(declaration: Declaration, function: object, names: tuple[str, 
 def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     """Check names given to `register_grad`."""
     valid = adapter_of(record.declaration).differentiable_names()
-    refuse = partial(record.declaration.error, RegistrationError)
+    reject = partial(record.declaration.error, RegistrationError)
     if not inputs or not all(isinstance(name, str) for name in inputs):
-        raise refuse(
+        raise reject(
             "register_grad takes names of inputs",
             expected=quote(valid),
             found=", ".join(show(name) if isinstance(name, str) else type(name).__name__ for name in inputs) or "none",
@@ -159,10 +159,14 @@ def check_inputs(record: OpRecord, inputs: Sequence[str]) -> None:
     for name in inputs:
         if inputs.count(name) > 1:
             problem = f"register_grad names {name!r} twice"
-            raise refuse(problem, expected="each input once", found=quote(inputs), do="name it once")
+            raise reject(problem, expected="each input once", found=quote(inputs), do="name it once")
         if name not in valid:
-            problem = f"register_grad names {name!r}, which is not a differentiable input"
-            raise refuse(problem, expected=quote(valid), found=repr(name), do=advise(name, valid))
+            raise reject(
+                f"register_grad names {name!r}, which is not a differentiable input",
+                expected=quote(valid),
+                found=repr(name),
+                do=advise(name, valid),
+            )
 
 
 def register_jvp(record: OpRecord, function: F, *, surrogate: str | None, replace: bool) -> F:
@@ -187,11 +191,11 @@ def register_drop_in(
     replace: bool,
 ) -> None:
     """Register a backward and a setup_context as `torch.library` takes them."""
-    refuse = rules.refusing(record.declaration, backward)
+    reject = rules.refusing(record.declaration, backward)
     if record.declaration.schema.mutated_arguments:
         do = "use register_backward: there, grad_<input> is the gradient after the call"
-        raise refuse("register_autograd cannot express an op that mutates", do=do)
-    check_type(refuse, "setup_context", setup_context, (Callable, type(None)), "a function", example="setup_context")
+        raise reject("register_autograd cannot express an op that mutates", do=do)
+    check_type(reject, "setup_context", setup_context, (Callable, type(None)), "a function", example="setup_context")
     adapter = adapter_of(record.declaration)
     expected = ["ctx", *(f"grad_{name}" for name in adapter.output_names())]
     check_signature(record.declaration, "backward", backward, expected)

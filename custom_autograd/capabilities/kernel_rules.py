@@ -46,16 +46,17 @@ def register(
     """Register a kernel for each device type."""
     declaration = record.declaration
     declaration.check_bools(inline=options.inline, replace=replace)
-    refuse, ordering = refusing(declaration, function), record.registrations.get(Effect)
+    reject = refusing(declaration, function)
+    ordering = record.registrations.get(Effect)
     if options.inline and ordering is not None and ordering.effect is not None:
         problem = "an op with an effect cannot be inlined into compiled graphs: its kernel has none"
-        raise refuse(problem, do="leave inline= out: the effect then orders the calls of the op")
+        raise reject(problem, do="leave inline= out: the effect then orders the calls of the op")
     registered = adapter_of(declaration).kernel(function)
-    own = [] if device_types is None else listed(refuse, "device_types", device_types, example="'cpu'")
+    own = [] if device_types is None else listed(reject, "device_types", device_types, example="'cpu'")
     own = [name_of(one) for one in own]
     served: list[str | None] = [None] if device_types is None else [*own]
     for device_type in own:
-        _check_device(record, device_type, refuse)
+        _check_device(record, device_type, reject)
     check_call(declaration, f"{' and '.join(own) or 'default'} kernel", registered)
     location = location_of(function)
     added = [make_kernel(declaration, one, registered, location, options) for one in served]
@@ -68,10 +69,10 @@ def register(
     return function
 
 
-def _check_device(record: OpRecord, device_type: str, refuse: Callable[..., RegistrationError]) -> None:
+def _check_device(record: OpRecord, device_type: str, reject: Callable[..., RegistrationError]) -> None:
     if has_index(device_type):
         type_alone = device_type.partition(":")[0]
-        raise refuse(
+        raise reject(
             "a kernel serves every device of a type",
             expected=f"a device type, such as {type_alone!r}",
             found=repr(device_type),
@@ -81,7 +82,7 @@ def _check_device(record: OpRecord, device_type: str, refuse: Callable[..., Regi
         key_of_device(device_type)
         torch.device(device_type)
     except RuntimeError as error:
-        raise refuse(
+        raise reject(
             f"torch has no device type {device_type!r}",
             expected="'cpu', 'cuda', 'mps', 'xpu', ...",
             found=repr(device_type),
@@ -89,5 +90,8 @@ def _check_device(record: OpRecord, device_type: str, refuse: Callable[..., Regi
         ) from error
     schema = record.declaration.schema
     if not schema.tensor_arguments and not schema.device_arguments:
-        problem, expected = "an op without tensors cannot choose between devices", "an argument 'device: torch.device'"
-        raise refuse(problem, expected=expected, do="add one, or declare the op with device_types=None")
+        raise reject(
+            "an op without tensors cannot choose between devices",
+            expected="an argument 'device: torch.device'",
+            do="add one, or declare the op with device_types=None",
+        )

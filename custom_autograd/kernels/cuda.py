@@ -113,9 +113,6 @@ class CudaKernel(CppKernel):
         return self.fallback
 
 
-NO_NVCC = "install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device"
-
-
 class CudaCompiler(CppCompiler):
     """NVIDIA's compiler: NVCC, else that of CUDA_HOME or CUDA_PATH, else nvcc."""
 
@@ -132,15 +129,20 @@ class CudaCompiler(CppCompiler):
         devices = os.environ.get("TORCH_CUDA_ARCH_LIST") or capabilities()
         return repr((CUDA_FLAGS, [os.environ.get(name) for name in variables], devices, torch.version.cuda))
 
-    def find(self, source: Path, *, do: str = NO_NVCC) -> list[str]:
+    def find(self, source: Path, *, do: str = "") -> list[str]:
         """Return the command of nvcc; raise with what to do if there is none."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
         wanted = os.environ.get("NVCC") or (str(Path(home, "bin", "nvcc")) if home else "nvcc")
         words = words_of(wanted, "NVCC", source)
         if os.name == "posix" and words and shutil.which(words[0]):
             return words
-        problem, expected = "no CUDA compiler for the kernel", "nvcc of CUDA 12 or later, on Linux"
-        raise KernelUnavailable(source.name, problem, expected=expected, found=f"'{wanted}', which is not there", do=do)
+        raise KernelUnavailable(
+            source.name,
+            "no CUDA compiler for the kernel",
+            expected="nvcc of CUDA 12 or later, on Linux",
+            found=f"'{wanted}', which is not there",
+            do=do or "install the CUDA toolkit, or set NVCC or CUDA_HOME, or register another kernel for the device",
+        )
 
     def programs(self, source: Path) -> list[str]:
         """Return nvcc, and the compiler that it has for the host."""

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
 
 
 @dataclass(slots=True)
@@ -33,15 +32,21 @@ class Source:
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
             if isinstance(node, ast.Call):
-                self.calls.setdefault(name_of(node.func), []).append(node)
-            if isinstance(node, ast.Assign) and _is_bound_error(node.value):
-                self.bound.update(((path, name_of(target)), name_of(node.value.args[1])) for target in node.targets)
+                self._add_call(path, node)
+            if isinstance(node, ast.Assign) and _bound_error(node.value):
+                self.bound.update(((path, name_of(target)), _bound_error(node.value)) for target in node.targets)
             if isinstance(node, ast.FunctionDef):
                 self.functions.setdefault(node.name, []).append(node)
             if isinstance(node, ast.ImportFrom):
                 self.imported.setdefault(path, set()).update(alias.name for alias in node.names)
             if isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name):
                 self.typed.setdefault(node.annotation.id, set()).add(node.arg)
+
+    def _add_call(self, path: Path, node: ast.Call) -> None:
+        self.calls.setdefault(name_of(node.func), []).append(node)
+        if _bound_error(node.func):  # refusing(declaration, function)(problem)
+            self.calls.setdefault(AT_ONCE, []).append(node)
+            self.bound[path, AT_ONCE] = _bound_error(node.func)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, the nearest first."""
@@ -76,10 +81,17 @@ class Source:
         return self.paths[list(self.above(node))[-1]]
 
 
-def _is_bound_error(node: ast.expr) -> TypeGuard[ast.Call]:
-    """Return True for `partial(origin.error, KernelError)`, which makes an error of a problem."""
-    is_partial = isinstance(node, ast.Call) and name_of(node.func) == "partial" and len(node.args) == 2
-    return is_partial and name_of(node.args[0]) == "error"
+def _bound_error(node: ast.expr) -> str:
+    """Return the class that an expression makes of a problem, as `partial(origin.error, KernelError)`; or nothing."""
+    name = name_of(node.func) if isinstance(node, ast.Call) else ""
+    if name == "refusing":
+        return "RegistrationError"
+    is_partial = isinstance(node, ast.Call) and name == "partial" and len(node.args) == 2
+    return name_of(node.args[1]) if is_partial and name_of(node.args[0]) == "error" else ""
+
+
+AT_ONCE = "refusing()"
+"""The name of calls of what `refusing` returns, where it has no other."""
 
 
 def name_of(node: ast.AST) -> str:
