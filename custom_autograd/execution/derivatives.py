@@ -75,8 +75,7 @@ class Derivatives:
     def _gradients_by_name(self, ctx: Any, values: ByName, needs: ByName, grads: ByName) -> Mapping[str, Any]:
         if not self._has_reverse:
             raise self._no_backward()
-        found = self.vjp(needs, grads, values, self.known_of(ctx))
-        return {name: found.get(name) for name in needs}
+        return self.vjp(needs, grads, values, self.known_of(ctx))
 
     def _values(self, ctx: Any, saved: Sequence[Any]) -> dict[str, Any]:
         values = restore(saved, ctx.saved_lengths) if hasattr(ctx, "saved_lengths") else saved
@@ -86,8 +85,8 @@ class Derivatives:
 
     def jvp(self, ctx: Any, tangents: ByName) -> dict[str, Any]:
         """Return the tangents by result, from the tangents by input."""
-        values, results = _taken(ctx, "forward")
-        saved, fixed = ((), ()) if self.drop_in is None else _taken(ctx, "forward_saved")
+        values, results = vars(ctx).pop("forward")
+        saved, fixed = vars(ctx).pop("forward_saved", ((), ()))
         sources = tensors_in([*values.values(), *tangents.values(), *saved])
         is_recorded = torch.is_grad_enabled() and transforms.are_recorded(sources)
         if fixed:
@@ -160,13 +159,6 @@ def output_metadata(ctx: Any, index: int) -> Metadata:
     """Return the graph's metadata of a strided output."""
     shape, dtype, device = functions.known_output(ctx, index)
     return Metadata(shape, dtype, device, torch.strided, dtype)
-
-
-def _taken(ctx: Any, name: str) -> Any:
-    """Return what an attribute of a ctx holds, and take it off."""
-    found = getattr(ctx, name)
-    delattr(ctx, name)
-    return found
 
 
 def _without(value: Any, fixed: tuple[Tensor, ...]) -> Any:

@@ -72,8 +72,9 @@ class Jvp:
         derivable = [name for name in asked if name in self._derivable]
         if derivable or self.plan.jvp is None:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
-        # Those that have a tangent in this call: not integers, and not None.
-        self.missing = [name for name in asked if name not in derivable and any_floating([results[name]])]
+        self.missing = []
+        if len(derivable) < len(asked):  # of those, what has a tangent in this call: not integers, and not None
+            self.missing = [name for name in asked if name not in derivable and any_floating([results[name]])]
         return found
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:

@@ -84,7 +84,7 @@ class Vjp:
         Returns:
             By input: a tensor, None, or a list of those for a list.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = dict.fromkeys(needs)
         silent = self._silent(grads) if self.unnamed else {}
         if len(silent) < len(grads) or not silent:
             wanted = [name for name, need in needs.items() if need is True or is_wanted(need)]
@@ -116,7 +116,7 @@ class Vjp:
             covered = {name: needs[name] for name in needs if name not in uncovered and is_wanted(needs[name])}
             shares = reference_gradients(self.plan, self.plan.reference, covered, silent, values)
             for name, share in shares.items():
-                found[name] = _sum(found.get(name), share)
+                found[name] = _sum(found[name], share)
 
     def _dropped(self, result: str) -> GradientUnavailable:
         """Return the error of a gradient that arrives for a result, and that no rule would look at."""
