@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, cast
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from custom_autograd import cpp_rules, declare
 from custom_autograd.capabilities import (
@@ -43,7 +42,7 @@ from custom_autograd.schema.annotations import Refusal
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.torch_attributes import with_attributes
-from custom_autograd.torch_private.compiler import outside_compilation
+from custom_autograd.torch_private.compiler import outside_compilation, traced_as
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.values.validation import level_of, parse_level
@@ -243,13 +242,16 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, declare.pickled(self._record)
 
-    @outside_compilation  # this frame, when it runs eagerly: Dynamo inlines it until `publish` has replaced it
+    def _call_in_graph(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: as the schema declares
+        """Call the op while Dynamo traces, until `publish` has replaced `__call__`."""
+        dispatched = self._record.dispatched
+        dispatched.generate()  # type: ignore[union-attr]  # the op is defined
+        return dispatched.in_graphs(self, *args, **kwargs)  # type: ignore[union-attr]  # as above
+
+    @traced_as(_call_in_graph)
+    @outside_compilation  # this frame, when it runs eagerly
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the op; hidden outputs are dropped."""
-        if is_dynamo_compiling():
-            dispatched = self._record.dispatched
-            dispatched.generate()  # type: ignore[union-attr]  # the op is defined
-            return dispatched.in_graphs(*args, **kwargs)  # type: ignore[union-attr,no-any-return]
         if self._record.call_behind is not None:
             return self._record.call_behind(self, *args, **kwargs)  # type: ignore[no-any-return]  # what the schema declares
         if native_loading.start(self._record):

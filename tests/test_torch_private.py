@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import types
 import zipfile
 
 import pytest
@@ -390,6 +391,16 @@ def test_a_function_is_constant_in_graphs(fresh_compiler):
     compiled = torch.compile(lambda x, n: x + len(spelled(n)), fullgraph=True, backend="eager", dynamic=False)
 
     assert [4.0, 6.0] == [compiled(torch.zeros(1), n).item() for n in (1, 12)]
+
+
+def test_dynamo_traces_a_function_in_place_of_another_and_guards_on_the_code_of_both(fresh_compiler):
+    called = types.SimpleNamespace(f=compiler.traced_as(lambda x: x + 1)(lambda x: x - 1))
+    compiled = torch.compile(lambda x: called.f(x), fullgraph=True, backend="eager")
+
+    assert -1.0 == called.f(torch.zeros(1)).item()
+    assert 1.0 == compiled(torch.zeros(1)).item()
+    called.f = compiler.traced_as(lambda x: x + 2)(lambda x: x - 2)
+    assert 2.0 == compiled(torch.zeros(1)).item()
 
 
 def test_calling_an_op_does_not_load_the_compiler():

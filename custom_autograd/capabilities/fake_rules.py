@@ -11,6 +11,7 @@ from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import FakeUnavailable, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import first_line
+from custom_autograd.execution import refusals
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.call import make_ready
 from custom_autograd.kernels.launches import is_interpreted, recorded
@@ -47,6 +48,8 @@ class FakeCapability(Capability):
             return
         bind = Binder(record.declaration.schema)
         reader = ResultReader(record.declaration, str)
+        refuse_none = refusals.refuse_none(record.declaration)
+        required = [argument.name for argument in record.declaration.schema.arguments if argument.type == "Tensor"]
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema declares
             if not record.road.is_traced:
@@ -56,6 +59,9 @@ class FakeCapability(Capability):
             if record.road.uncalled:
                 make_ready(record)
             arguments = bind.arguments(*args, **kwargs)
+            for name in required:
+                if arguments[name] is None:
+                    refuse_none(name)
             check_sizes(record, arguments)
             rule = _find_rule(record, arguments)
             if rule is None:

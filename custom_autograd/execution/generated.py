@@ -8,7 +8,7 @@ from typing import Any
 
 from custom_autograd.core.lazy import Once, PerFunction
 from custom_autograd.execution.autograd_key import autograd_code
-from custom_autograd.execution.call import call_source, make_call, make_traced
+from custom_autograd.execution.call import call_source, make_call, make_outer_call, make_traced_call
 from custom_autograd.execution.kernel_code import around_kernels, kernel_code
 from custom_autograd.execution.recording_code import RecordingCode, RecordingFacts
 from custom_autograd.execution.watching import Watcher
@@ -128,12 +128,14 @@ class DispatchedCalls:
     traces what was generated.
 
     Attributes:
-        generate: generates the two below, once; to be called before they are read.
+        generate: generates the three below, once; to be called before they are read.
         call: the call of the flat op, where every argument is one of the schema.
-        in_graphs: what `op(...)` runs while Dynamo traces it.
+        outer: the same with the containers that its author sees.
+        in_graphs: what Dynamo traces in place of `op(...)`; it takes the op first.
     """
 
     call: Call
+    outer: Call
     in_graphs: Call
 
     def __init__(self, record: OpRecord) -> None:
@@ -147,7 +149,8 @@ class DispatchedCalls:
             with record.lock:
                 if not is_generated:
                     self.call = make_call(record, record.overload)
-                    self.in_graphs = make_traced(record, self.call)
+                    self.outer = make_outer_call(record, self.call)
+                    self.in_graphs = make_traced_call(record)
                     is_generated = True
 
         self.generate = generate

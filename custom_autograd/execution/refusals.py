@@ -33,10 +33,10 @@ def helpers(declaration: Declaration) -> dict[str, Any]:
     }
 
 
-def write_refusals(source: Source, schema: Schema) -> None:
-    """Write the refusals of every argument that has any."""
+def write_refusals(source: Source, schema: Schema, *, is_traced: bool) -> None:
+    """Write the refusals of every argument that has any; while Dynamo traces, the fake refuses None."""
     for argument in schema.arguments:
-        if argument.to_dispatcher is None:
+        if argument.to_dispatcher is None and not (is_traced and argument.type == "Tensor"):
             _write_refusal(source, argument)
 
 

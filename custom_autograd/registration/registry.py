@@ -35,9 +35,10 @@ GeneratedCall: TypeAlias = Callable[..., Any]
 class CallsByDispatcher(Protocol):
     """The calls of one op by way of the dispatcher; see execution/generated.py."""
 
-    generate: Callable[[], None]  # to be called before the two below are read
+    generate: Callable[[], None]  # to be called before the three below are read
     call: GeneratedCall  # the call of the flat op
-    in_graphs: GeneratedCall  # what `op(...)` runs while Dynamo traces it
+    outer: GeneratedCall  # the same with the containers that its author sees
+    in_graphs: GeneratedCall  # what Dynamo traces in place of `op(...)`
 
     @property
     def observed(self) -> GeneratedCall:

@@ -4,6 +4,7 @@
   calls of one function, and without importing Dynamo, which takes a second.
 - `_C._dynamo.eval_frame.get_eval_frame_callback`: whether Dynamo would compile the functions that are called now.
 - `_dynamo_marked_constant`: the mark that `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
+- `_torchdynamo_inline`: the attribute of a function that holds the one that Dynamo traces in its place.
 - `_guards.TracingContext`: whether Dynamo or AOTAutograd traces now; `torch.compiler.is_compiling` is for traced code.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
 
@@ -55,6 +56,16 @@ def constant_in_graphs(function: F) -> F:
     """Return the same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of a function
     return function
+
+
+def traced_as(traced: Callable[..., object]) -> Callable[[F], F]:
+    """Return a decorator of a function that Dynamo traces another one in place of; it guards on the code of both."""
+
+    def decorate(function: F) -> F:
+        function._torchdynamo_inline = traced  # type: ignore[attr-defined]  # as above
+        return function
+
+    return decorate
 
 
 def raise_text(kind: type[Exception], text: str) -> NoReturn:

@@ -191,7 +191,7 @@ def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: 
     if torch.compiler.is_dynamo_compiling() or op.declaration.schema.may_return_inputs:
         assert op.dispatched is not None
         op.dispatched.generate()
-        return op.dispatched.in_graphs(*args, **kwargs)
+        return op.dispatched.outer(*args, **kwargs)
     assert op.handle is not None
     return op.handle(*args, **kwargs)
 

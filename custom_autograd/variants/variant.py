@@ -129,7 +129,7 @@ class Variant(ABC):
         if torch.compiler.is_dynamo_compiling():
             assert record.dispatched is not None
             record.dispatched.generate()
-            return record.dispatched.in_graphs(*args, **kwargs)
+            return record.dispatched.in_graphs(self, *args, **kwargs)
         if transforms.is_transforming():
             return self._compose(*args, **kwargs)
         if self._direct is None:

@@ -58,13 +58,16 @@ def op(self, /, x, y, *more):
         refuse_none('x')
     if y is None:
         refuse_none('y')
-    if is_dynamo_compiling():
-        return overload(x, y)
     try:
         return (observed if profiler._is_profiler_enabled else overload)(x, y)
     except Exception as error:
         refuse_type(error)
         raise
+
+
+def traced(self, /, x, y):
+    \"\"\"What Dynamo traces in place of source::multiply(...).\"\"\"
+    return overload(x, y)
 
 
 def call(x, y):
@@ -249,15 +252,22 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
-    if is_dynamo_compiling():
-        out, _ = overload(x, weight, n, eps=eps)
-        return out
     try:
         out, _ = (observed if profiler._is_profiler_enabled else overload)(x, weight, n, eps=eps)
         return out
     except Exception as error:
         refuse_type(error)
         raise
+
+
+def traced(self, /, x, weight=None, n=2, *, eps=1e-06):
+    \"\"\"What Dynamo traces in place of source::norm(...).\"\"\"
+    if isinstance(n, Tensor):
+        refuse_tracked('n', n)
+    if isinstance(eps, Tensor):
+        refuse_tracked('eps', eps)
+    out, _ = overload(x, weight, n, eps=eps)
+    return out
 
 
 def call(x, weight=None, n=2, *, eps=1e-06):
@@ -499,13 +509,18 @@ def op(self, /, values, step, *more):
         refuse_subclass('values', values)
     if step is None:
         refuse_none('step')
-    if is_dynamo_compiling():
-        return overload(values, step)
     try:
         return (observed if profiler._is_profiler_enabled else overload)(values, step)
     except Exception as error:
         refuse_type(error)
         raise
+
+
+def traced(self, /, values, step):
+    \"\"\"What Dynamo traces in place of source::add_all_(...).\"\"\"
+    if type(values) not in (list, tuple):
+        refuse_subclass('values', values)
+    return overload(values, step)
 
 
 def call(values, step):

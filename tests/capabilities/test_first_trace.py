@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from custom_autograd import custom_op
+from custom_autograd import KernelError, custom_op
 
 
 def scale(x: Tensor, by: float) -> Tensor:
@@ -49,6 +50,22 @@ def test_an_eager_call_after_the_first_trace_compiles_nothing_anew():
 
     assert [2.0] * 4 == [y.item() for y in found]
     assert 1 == len(graphs)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("is_called_before", [False, True])
+def test_none_for_a_tensor_is_refused_in_the_words_of_an_eager_call(is_called_before):
+    op = fresh(f"given_none_{is_called_before}")
+    if is_called_before:
+        op(torch.ones(1), 2.0)
+    words = "argument 'x' has the wrong type"
+
+    with pytest.raises(KernelError, match=words):
+        op(None, 2.0)
+    with pytest.raises(RuntimeError, match=words):
+        torch.compile(lambda by: op(None, by), backend="eager")(2.0)
+    with pytest.raises(KernelError, match=words), FakeTensorMode():
+        op.overload(None, 2.0)
 
 
 def write_(x: Tensor, y: Tensor) -> None:
