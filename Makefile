@@ -33,9 +33,9 @@ demo: $(VENV)/demo
 # One thread for each worker: the workers share the cores among themselves. Neighbouring tests share what they build.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# All but what is marked slow: other tests look at the same behaviour, more quickly.
+# All but what is slow, or repeats what others run: other tests look at the same behaviour, more quickly.
 test: $(VENV)/installed
-	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not repeated" $(PYTEST_ARGS)
 
 test-all: $(VENV)/installed
 	$(PYTEST) $(PYTEST_ARGS)
@@ -67,6 +67,7 @@ coverage: $(VENV)/installed
 	$(BIN)/coverage report
 
 # The quick tests that touch FILE, by build/near.json: `make contexts` records it, and the nightly workflow keeps it.
+# It writes tests/repeated.txt, too, which is committed.
 near: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/near.py $(FILE) --workers $(WORKERS)
 
@@ -75,6 +76,7 @@ contexts: $(VENV)/installed  # tests of forked processes fail where a tracer loo
 	-$(subst -m pytest,-m coverage run --rcfile=tests/contexts.ini -m pytest,$(PYTEST)) -m "not slow" --junitxml=build/contexts/junit.xml $(PYTEST_ARGS)
 	$(BIN)/coverage combine --quiet --rcfile=tests/contexts.ini
 	$(BIN)/python tests/near.py --record build/contexts/data build/contexts/junit.xml build/near.json
+	$(BIN)/python tests/repeated.py build/contexts/data build/contexts/junit.xml
 
 # What PyTorch's database of custom ops and the nestings of transforms give with this torch: a row of the docs.
 versions: $(VENV)/installed

@@ -15,6 +15,7 @@ from custom_autograd.native import loading
 from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.registration.registry import all_records
 from custom_autograd.verification.checks import explore
+from repeated import REPEATED
 from visible_gpus import hide_gpus
 
 # How long an example takes depends on what else runs on the machine.
@@ -99,9 +100,12 @@ def settings():
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """What runs at night only is slow, too: no command that leaves out slow tests names both marks."""
+    known = set(REPEATED.read_text(encoding="utf-8").splitlines())
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
+        if item.nodeid.partition("[")[0] in known:
+            item.add_marker(pytest.mark.repeated)
 
 
 def pytest_collection_finish():
