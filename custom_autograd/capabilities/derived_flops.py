@@ -205,15 +205,9 @@ def find_node(
     # It is not found behind a write to a view, after which the graph holds another node.
     function = generated_code_of(record).recording.function
     for tensor in tensors_in(results):
-        node = tensor.grad_fn
-        if node is not None and node.name().startswith(ALIAS):  # autograd's, of an argument that is also a result
-            node = node.next_functions[0][0]
-        if is_node_of(node, function):
-            return node
+        if is_node_of(tensor.grad_fn, function):
+            return tensor.grad_fn
     return None
-
-
-ALIAS = ("AliasBackward", "ViewBackward")
 
 
 def count_in(record: OpRecord, node: Any, flops: Callable[[dict[str, Any]], int]) -> None:  # Any: as above
