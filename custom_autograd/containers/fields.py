@@ -116,11 +116,7 @@ class Record:
     def _collect_later(self, run: Callable[[], Any], structure: Get) -> dict[str, Any]:
         """Return a callable for each field: the rule for the whole runs once, when the first of them is needed."""
         names = self.collect(None, structure)
-        return {name: lambda name=name: _run(self.collect(run(), structure).get(name)) for name in names}
-
-
-def _run(value: Any) -> Any:
-    return value() if callable(value) and not isinstance(value, Tensor) else value
+        return {name: lambda name=name: self.collect(run(), structure).get(name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

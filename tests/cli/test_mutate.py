@@ -2,10 +2,11 @@
 
 import json
 import os
+import sys
 
 import pytest
 
-from custom_autograd.cli import main
+from custom_autograd.cli import main, mutate
 
 OPS = """
 import torch
@@ -147,3 +148,11 @@ def test_test_suite_that_never_declares_the_op_ends_with_2(folder, capsys):
 def test_command_that_is_not_there_ends_with_2(folder, capsys):
     assert 2 == main(["mutate", "mutate_ops.py:square", "--tests", "no-such-command"])
     assert "no-such-command: there is no such command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_is_written_over_the_line_before_in_a_terminal(is_terminal, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    mutate._show_progress("1 of 2")
+
+    assert ("\r\x1b[2K1 of 2" if is_terminal else "") == capsys.readouterr().err

@@ -105,6 +105,13 @@ def test_a_fake_is_adopted(way, is_decorator):
     assert op._abstract_fn is torch.empty_like
 
 
+def test_only_an_op_that_returns_nothing_new_has_a_fake_without_a_rule():
+    write = custom_op("torch_library::write_", lambda x: None, mutates_args=("x",), schema="(Tensor(a!) x) -> ()")
+
+    assert cube()._abstract_fn is None
+    assert write._abstract_fn(torch.ones(1)) is None
+
+
 class Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))

@@ -133,6 +133,26 @@ def test_an_optional_tensor_that_no_sample_gives_is_given():
     assert result.message.startswith("with 'bias' (4,), as given: gradient of 'bias'")
 
 
+@custom_op("exact_changes::looked_up", reference=True)
+def looked_up(index: Tensor, table: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.nn.functional.linear(table[index], weight, bias)
+
+
+@looked_up.register_backward
+def _(grad, index, table, weight):
+    of_table = torch.zeros_like(table).index_add(0, index, grad @ weight)
+    return {"table": of_table, "weight": grad.mT @ table[index], "bias": None}
+
+
+def test_it_is_made_like_a_tensor_of_numbers():
+    def samples(make):
+        yield Sample(torch.tensor([2, 0, 1]), make(6, 5), make(4, 5))
+
+    (result,) = check(looked_up, samples, checks=[Explore(3.0)], isolated=False).results
+
+    assert result.message.startswith("with 'bias' (4,), as given: gradient of 'bias'"), result.message
+
+
 def test_minus_infinity_of_a_masked_row_is_not_nan():
     def log_sum(x: Tensor) -> Tensor:
         return x.logsumexp(-1)

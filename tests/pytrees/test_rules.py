@@ -140,7 +140,8 @@ def test_a_record_may_be_given_as_a_dict_and_places_as_callables():
     assert {"gains", "weight"} == set(runs)
 
 
-def test_a_callable_for_a_whole_record_runs_once():
+@pytest.mark.parametrize("are_fields_callable", [False, True])
+def test_a_callable_for_a_whole_record_runs_once(are_fields_callable):
     op = declared("once")
     runs = []
 
@@ -150,10 +151,14 @@ def test_a_callable_for_a_whole_record_runs_once():
 
         def record():
             runs.append("p")
-            return found["p"]
+            if not are_fields_callable:
+                return found["p"]
+            return {"weight": lambda: found["p"].weight, "bias": lambda: found["p"].bias}
 
         return {**found, "p": record}
 
+    assert gradcheck(called(op), tensors())
+    runs.clear()
     y = called(op)(*tensors())
     torch.autograd.backward(y, [torch.ones(3).double()] * 2)
 
