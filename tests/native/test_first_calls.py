@@ -15,6 +15,7 @@ from torch import Tensor
 from custom_autograd import GradientError, KernelError, custom_op
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
 from custom_autograd.native.loading import library
+from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.registration.rule_types import GradientRule
 
 NUMBERS = itertools.count()
@@ -163,6 +164,17 @@ def test_an_op_that_is_declared_while_native_code_is_loaded_has_its_native_call(
     op = product()
 
     assert 0 == count_kinds(op)
+
+
+@native
+def test_an_op_that_is_declared_before_native_code_is_loaded_has_it_from_its_first_call_on(monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(NativeCalls, "are_learnt", False)
+        op = product()
+    assert op._record.road.native is None
+
+    assert torch.equal(torch.full((2,), 6.0), op(torch.full((2,), 2.0), torch.full((2,), 3.0)))
+    assert 1 == count_kinds(op)
 
 
 def test_many_threads_run_the_first_backward():
