@@ -121,6 +121,26 @@ class Largest(Function):
         return grad[..., None] * is_largest / is_largest.sum(-1, keepdim=True)
 
 
+class SoftThreshold(Function):
+    """y is 0 within 1e-5 of 0, which is less than the step of a finite difference; beyond, the slope is 1."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sign() * (x.abs() - 1e-5).clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (x.abs() > 1e-5)
+
+
+class SoftThresholdOfSlopeOne(SoftThreshold):
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clone()
+
+
 class AllLargest(Largest):
     @staticmethod
     def backward(ctx, grad):
@@ -158,6 +178,14 @@ def test_factors_that_differ_are_listed():
 
 def test_kinks_pass():
     assert "passed" == result_of(Absolute, (5,)).status
+
+
+def test_kinks_on_both_sides_within_a_step_pass():
+    assert "passed" == result_of(SoftThreshold, (5,)).status
+
+
+def test_wrong_slope_between_two_kinks_fails():
+    assert "failed" == result_of(SoftThresholdOfSlopeOne, (5,)).status
 
 
 def test_nan_at_a_kink_fails():

@@ -108,6 +108,9 @@ STEP_OF_FLOAT64 = 1e-6
 FINER = (1e-3, 1e-6, 1e-9, 1e-12)
 """Factors of the step where the slope grows as the step shrinks: a norm with an eps of 1e-12 is straight only there."""
 
+CLOSE = 1e-3
+"""The factor of the step with which a disagreement is looked at once more: the function may bend within the step."""
+
 NOISE = 1e-10
 """What a difference is at least, relative to the results, that is not made of rounding."""
 
@@ -140,6 +143,8 @@ def along(
     directions: Sequence[Tensor | None],
     cotangents: Sequence[Tensor],
     precision: Precision,
+    *,
+    factor: float = 1.0,
 ) -> Estimate:
     """Return d/dt of Re <cotangents, function(inputs + t directions)> at t = 0.
 
@@ -149,9 +154,10 @@ def along(
         directions: one per input; None if it does not move.
         cotangents: one per output.
         precision: how finely the function answers.
+        factor: of the usual step.
     """
     size = max((float(x.abs().max()) for x in inputs if x.numel()), default=1.0)
-    step = (STEP if precision.step <= STEP_OF_FLOAT64 else 2 * precision.step) * min(max(size, 1e-2), 1.0)
+    step = (STEP if precision.step <= STEP_OF_FLOAT64 else 2 * precision.step) * min(max(size, 1e-2), 1.0) * factor
 
     def value(t: float) -> float:
         moved = [x if v is None else x + t * v for x, v in zip(inputs, directions, strict=True)]
@@ -177,10 +183,12 @@ def along_one(
     direction: Tensor,
     cotangents: Sequence[Tensor],
     precision: Precision,
+    *,
+    factor: float = 1.0,
 ) -> Estimate:
     """Return `along` for a direction of one input, while the others do not move."""
     directions = [direction if i == position else None for i in range(len(inputs))]
-    return along(function, inputs, directions, cotangents, precision)
+    return along(function, inputs, directions, cotangents, precision, factor=factor)
 
 
 def _size_of(cotangents: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
