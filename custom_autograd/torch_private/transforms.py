@@ -64,7 +64,7 @@ def primal_of(value: Any) -> Any:  # Any: a tensor, a list of tensors, or anythi
     """Return a tensor without its tangent at the level in progress; anything else as it is."""
     if isinstance(value, (list, tuple)):
         return [primal_of(item) for item in value]
-    return _unpack_dual(value, level=0)[0] if isinstance(value, Tensor) else value
+    return _unpack_dual(value, level=0)[0] if isinstance(value, Tensor) and value.layout in DUAL_LAYOUTS else value
 
 
 def has_tangent(tensor: Tensor) -> bool:
@@ -78,7 +78,8 @@ def find_tangents(*tensors: Tensor | None) -> int:
     _C._set_fwd_grad_enabled(True)
     try:
         for tensor in tensors:
-            tangent = None if tensor is None else _unpack_dual(tensor, level=0)[1]
+            is_dual = tensor is not None and tensor.layout in DUAL_LAYOUTS
+            tangent = _unpack_dual(tensor, level=0)[1] if is_dual else None
             if tangent is not None and found < 2:
                 found = 2 if tangent.requires_grad else 1
         return found
@@ -87,6 +88,9 @@ def find_tangents(*tensors: Tensor | None) -> int:
 
 
 _unpack_dual = _C._VariableFunctions._unpack_dual
+
+DUAL_LAYOUTS = (torch.strided, torch.jagged)
+"""Layouts of tensors that can have a tangent; `_unpack_dual` raises for the others, which have no storage."""
 
 
 def unwrapped(tensor: Tensor) -> Tensor:

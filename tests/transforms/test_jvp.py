@@ -230,3 +230,35 @@ def test_a_gradient_that_was_computed_outside_autograd_raises(x):
 
     with pytest.raises(GradientError, match="return None for 'p'"):
         jvp(op, (x * one, one), (one, one))
+
+
+# ------------------------------------------------------------------------------------ tensors that have no storage
+
+
+def sparse_product(a: Tensor, b: Tensor) -> Tensor:
+    return a.to_dense() @ b
+
+
+sparse_derived = custom_op("jvp::sparse_derived", sparse_product, reference=True)
+sparse_with_backward = custom_op("jvp::sparse_with_backward", sparse_product)
+sparse_with_backward.register_backward(lambda grad, a: {"a": None, "b": a.to_dense().T @ grad})
+sparse_with_jvp = custom_op("jvp::sparse_with_jvp", sparse_product)
+sparse_with_jvp.register_jvp(lambda tangent_b, a: a.to_dense() @ tangent_b)
+sparse_drop_in = custom_op("jvp::sparse_drop_in", sparse_product)
+sparse_drop_in.register_autograd(
+    lambda ctx, grad: (None, ctx.saved_tensors[0].to_dense().T @ grad),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@each("op", [sparse_derived, sparse_with_backward, sparse_with_jvp, sparse_drop_in])
+def test_a_sparse_input_beside_a_tangent_has_none(op):
+    """PyTorch has no tangents of sparse tensors, and raises when it is asked for one."""
+    a, b, tangent = torch.eye(3)[:2], torch.ones(3, 2), torch.arange(6.0).reshape(3, 2)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(b, tangent)
+        found = [forward_ad.unpack_dual(op(x, dual)).tangent for x in (a.to_sparse(), a.to_sparse_csr())]
+
+    assert_close(found, [a @ tangent] * 2)
+    assert_close(jvp(lambda b: op(a.to_sparse(), b), (b,), (tangent,))[1], a @ tangent)
