@@ -200,7 +200,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
 
     def __init__(self, record: OpRecord) -> None:
         self._record, self._hash = record, hash(record.overload)
-        function = record.declaration.function
+        function = self.python_function
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)
         self.__signature__ = declare.signature_of(record)

@@ -204,7 +204,7 @@ class Row:
     def plain(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The tensors that the function it was declared with returns, visible ones only."""
         positional, keywords = self.arguments(*tensors)
-        result = self.op.__wrapped__.__wrapped__(*positional, **keywords)
+        result = self.op.__wrapped__(*positional, **keywords)
         return flattened(result[0] if self.op is hides else result)
 
     def sample(self, make: Any) -> Sample:

@@ -30,6 +30,11 @@ def plain(x: Tensor, n: int = 2, *, s: float = 1.5) -> Tensor:
     return x * n * s
 
 
+@custom_op("citizen::with_containers")
+def with_containers(x: dict[str, Tensor]) -> Tensor:
+    return x["a"] + x["b"]
+
+
 def test_the_name_and_the_docstring_are_the_functions():
     assert "scale" == scale.__name__
     assert "Scales a tensor." == scale.__doc__
@@ -39,6 +44,11 @@ def test_the_name_and_the_docstring_are_the_functions():
 
 def test_the_wrapped_function_is_there():
     assert [3.0, 2.0] == [one.item() for one in scale.__wrapped__(torch.ones(1))]
+
+
+def test_the_wrapped_function_of_an_op_with_containers_takes_containers():
+    assert 3.0 == with_containers.__wrapped__({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}).item()
+    assert inspect.signature(with_containers) == inspect.signature(inspect.unwrap(with_containers))
 
 
 def test_the_signature_of_a_call_is_the_functions():
