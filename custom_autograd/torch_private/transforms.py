@@ -78,8 +78,9 @@ def find_tangents(*tensors: Tensor | None) -> int:
     _C._set_fwd_grad_enabled(True)
     try:
         for tensor in tensors:
-            is_dual = tensor is not None and tensor.layout in DUAL_LAYOUTS
-            tangent = _unpack_dual(tensor, level=0)[1] if is_dual else None
+            if tensor is None or tensor.layout not in DUAL_LAYOUTS:
+                continue
+            tangent = _unpack_dual(tensor, level=0)[1]
             if tangent is not None and found < 2:
                 found = 2 if tangent.requires_grad else 1
         return found
