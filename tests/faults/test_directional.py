@@ -122,17 +122,23 @@ class Largest(Function):
 
 
 class SoftThreshold(Function):
-    """y is 0 within 1e-5 of 0, which is less than the step of a finite difference; beyond, the slope is 1."""
+    """y is 0 near 0, within less than the step of a finite difference; beyond, the slope is 1."""
 
-    @staticmethod
-    def forward(ctx, x):
+    width = 1e-5
+
+    @classmethod
+    def forward(cls, ctx, x):
         ctx.save_for_backward(x)
-        return x.sign() * (x.abs() - 1e-5).clamp(min=0)
+        return x.sign() * (x.abs() - cls.width).clamp(min=0)
 
-    @staticmethod
-    def backward(ctx, grad):
+    @classmethod
+    def backward(cls, ctx, grad):
         (x,) = ctx.saved_tensors
-        return grad * (x.abs() > 1e-5)
+        return grad * (x.abs() > cls.width)
+
+
+class SoftThresholdLikeRounding(SoftThreshold):
+    width = 3e-7
 
 
 class SoftThresholdOfSlopeOne(SoftThreshold):
@@ -180,8 +186,9 @@ def test_kinks_pass():
     assert "passed" == result_of(Absolute, (5,)).status
 
 
-def test_kinks_on_both_sides_within_a_step_pass():
-    assert "passed" == result_of(SoftThreshold, (5,)).status
+@each("op", [SoftThreshold, SoftThresholdLikeRounding])
+def test_kinks_on_both_sides_within_a_step_pass(op):
+    assert "passed" == result_of(op, (5,)).status
 
 
 def test_wrong_slope_between_two_kinks_fails():

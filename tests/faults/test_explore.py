@@ -241,3 +241,22 @@ promotes.register_fake(lambda x, weight: torch.empty_like(x))  # for mixtures, t
 def test_an_op_may_refuse_tensors_of_two_dtypes_or_have_another_dtype_than_its_fake():
     assert "passed" == result_of(refuses_a_mixture, samples=rows_of).status
     assert "passed" == result_of(promotes, samples=rows_of).status
+
+
+@custom_op("faults_explore::sorted", outputs=("values", "order"), hidden=("order",))
+def sorted_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sort(0)
+
+
+@sorted_rows.register_backward
+def _(grad_values, order):
+    return torch.zeros_like(grad_values).scatter(0, order, grad_values)
+
+
+def test_which_of_equal_numbers_comes_first_is_the_choice_of_an_op_without_a_reference():
+    """Numbers of float64 were not moved at all, which shows that a gradient at a tie is arbitrary."""
+    case = Explore(case=("'x' expanded along its first dimension", "size 3 -> 65"))
+
+    (result,) = check(sorted_rows, lambda make: [Sample(make(3, 4))], checks=[case], isolated=False).results
+
+    assert ("passed", "") == (result.status, result.message)

@@ -217,15 +217,18 @@ def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool,
 
 
 def moved(call: Call, seed: int) -> Call:
-    """Return the call in float64, each number moved by up to half a unit in the last place of its own dtype."""
+    """Return the call in float64, each number moved by half a unit in the last place of its own dtype."""
     generator = torch.Generator().manual_seed(seed)
 
     def move(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
             return to_double(tensor.detach())
-        wide, eps = to_double(tensor.detach()), torch.finfo(tensor.dtype).eps
+        wide, eps = (
+            to_double(tensor.detach()),
+            max(torch.finfo(tensor.dtype).eps, NOISE),
+        )  # half a unit vanishes in float64
         size = _size(wide)
-        signs = (torch.randint(0, 2, wide.shape, generator=generator) * 2 - 1).to(wide.device)
+        signs = (torch.randint(0, 2, wide.shape, generator=generator) * 2.0 - 1).to(wide.device, torch.float64)
         return wide * (1 + signs * eps / 2) + signs.flip(0 if wide.dim() else ()) * ((size or 1.0) * eps / 64)
 
     def moved_cotangent(u: Tensor) -> Tensor:

@@ -108,8 +108,8 @@ STEP_OF_FLOAT64 = 1e-6
 FINER = (1e-3, 1e-6, 1e-9, 1e-12)
 """Factors of the step where the slope grows as the step shrinks: a norm with an eps of 1e-12 is straight only there."""
 
-CLOSE = 1e-3
-"""The factor of the step with which a disagreement is looked at once more: the function may bend within the step."""
+CLOSER = (1e-3, 1e-6)
+"""Factors of the step with which a disagreement is looked at once more: the function may bend within the step."""
 
 NOISE = 1e-10
 """What a difference is at least, relative to the results, that is not made of rounding."""
