@@ -2,9 +2,11 @@
 
 import torch
 from tables import each
+from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls import directions
 
@@ -147,6 +149,38 @@ class SoftThresholdOfSlopeOne(SoftThreshold):
         return grad.clone()
 
 
+class SecondSmallest(Function):
+    """Among three equal numbers it is the one in the middle, whose slope is straight along each direction alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        value, index = x.kthvalue(2, dim=-1)
+        ctx.save_for_backward(index)
+        ctx.size = x.shape[-1]
+        ctx.mark_non_differentiable(index)
+        return value
+
+    @staticmethod
+    def backward(ctx, grad):
+        (index,) = ctx.saved_tensors
+        found = grad.new_zeros(*grad.shape, ctx.size)
+        return found.scatter_(-1, index[..., None], grad[..., None])
+
+
+class SecondSmallestTwice(SecondSmallest):
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * SecondSmallest.backward(ctx, grad)
+
+
+@custom_op("faults_directional::summed")
+def summed(x: Tensor, index: Tensor, size: int) -> Tensor:
+    return x.new_zeros(size, x.shape[1]).index_add_(0, index, x)
+
+
+summed.register_backward(lambda grad, index: {"x": grad[index], "index": None})
+
+
 class AllLargest(Largest):
     @staticmethod
     def backward(ctx, grad):
@@ -204,6 +238,21 @@ def test_nan_at_a_kink_fails():
 
 def test_gradient_shared_among_ties_passes():
     assert "passed" == result_of(Largest, (3, 40)).status
+
+
+def test_one_of_three_ties_passes():
+    assert "passed" == result_of(SecondSmallest, (4, 3)).status
+
+
+def test_a_wrong_gradient_beside_ties_fails():
+    assert "failed" == result_of(SecondSmallestTwice, (4, 3)).status
+
+
+def test_a_gradient_of_nothing_is_left_out():
+    """A size of 0 is tried for `size`, and `index_add_` takes indices beyond it."""
+    judged = verdict("directional", lambda make: [Sample(make(3, 2), make.tensor([0, 1, 0]), 2)])
+
+    assert "passed" == judged(summed).status
 
 
 def test_gradient_to_every_tie_fails():

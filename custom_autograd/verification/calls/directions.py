@@ -82,6 +82,8 @@ def look_along(function: TensorFunction, label: str) -> Iterator[Finding]:
     require_gradient(outputs)
     if not all(bool(torch.isfinite(output).all()) for output in outputs):
         return
+    if label and not any(output.numel() for output in outputs):
+        return  # a size among the arguments is 0, and indices point to nothing
     cotangents = cotangents_like(outputs)
     grads = vector_jacobian(function, inputs, cotangents)
     try:
@@ -104,7 +106,10 @@ def _compare(
     label: str,
 ) -> Finding:
     name, grad = function.names[position], grads[position]
-    for direction in (torch.randn_like(inputs[position]), torch.ones_like(inputs[position])):
+    for is_random, direction in (
+        (True, torch.randn_like(inputs[position])),
+        (False, torch.ones_like(inputs[position])),
+    ):
         estimate = along_one(function, inputs, position, direction, cotangents, precision)
         if bool(grad.isnan().any()):
             return _judge_nan(function, position, cotangents, estimate, f"{label}the gradient of '{name}' is nan")
@@ -118,6 +123,8 @@ def _compare(
         closer = [along_one(function, inputs, position, direction, cotangents, FLOAT64, factor=f) for f in CLOSER]
         unlike = abs(found - estimate.value)
         if any(_is_right_closer(found, close, precision, size, unlike) for close in closer):
+            continue
+        if is_random and _is_at_tie(function, inputs, position, direction, cotangents, precision, estimate, unlike):
             continue
         text = f" ± {estimate.error:.1g} by finite differences"
         pair = format_pair(found, estimate.value, text=text)
@@ -154,6 +161,28 @@ def _is_right_closer(found: float, close: Estimate, precision: Precision, size: 
     """
     is_told = (precision == FLOAT64 or close.value != 0) and close.error <= VAGUE * unlike
     return is_told and _is_within(found, replace(close, error=0.0), FLOAT64, size)
+
+
+def _is_at_tie(
+    function: TensorFunction,
+    inputs: Sequence[Tensor],
+    position: int,
+    direction: Tensor,
+    cotangents: Sequence[Tensor],
+    precision: Precision,
+    estimate: Estimate,
+    unlike: float,
+) -> bool:
+    """Return True if slopes do not add up over directions: the slopes of a median of three equal numbers are straight.
+
+    Where all numbers move alike, ties stay ties, and every choice among them has one slope.
+    """
+    aside = torch.randn_like(direction)
+    sides = [
+        along_one(function, inputs, position, direction + sign * aside, cotangents, precision) for sign in (1.0, -1.0)
+    ]
+    error = 10 * (estimate.error + sides[0].error + sides[1].error)
+    return abs(sides[0].value + sides[1].value - 2 * estimate.value) > error + VAGUE * unlike
 
 
 def _cause(

@@ -11,6 +11,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.call_arguments import with_other_scalars
 from custom_autograd.verification.calls.directions import find_function, look_along
 from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
+from custom_autograd.verification.calls.sizes import jittered
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -61,7 +62,8 @@ def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[s
     yield from with_other_scalars(target, sample)
     yield from _changed(sample, SMALL[:1])
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
-        yield from within_domain(target, sample, tile_sizes(sample, (256,)))
+        for label, variant in within_domain(target, sample, tile_sizes(sample, (256,))):
+            yield label, variant.map(lambda x: jittered(x).requires_grad_(x.requires_grad))
 
 
 def _changed(sample: Sample, texts: Sequence[str]) -> Iterator[tuple[str, Sample]]:
