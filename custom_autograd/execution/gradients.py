@@ -79,7 +79,8 @@ class GradientReader:
             return {}
         if len(self.inputs) == 1 and result is not None:
             return {self.inputs[0]: result}
-        problem, do = "returns one value for several inputs", "return a dict by input name"
+        problem = "returns one value for several inputs"
+        do = "return a dict by input name, or declare an input that never has a gradient in non_differentiable="
         if result is None:
             problem, do = "returns None", f"is a return missing? if the gradient is zero, {explicit_none(self.inputs)}"
         return self._refuse(problem, expected=f"a dict or a tuple for {quote(self.inputs)}", found=_kind(result), do=do)

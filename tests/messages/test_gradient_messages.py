@@ -202,11 +202,11 @@ the backward returns the wrong number of gradients
 the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
   found      a tensor of shape (5, 4)
-  do         return a dict by input name
+  do         return a dict by input name, or declare an input that never has a gradient in non_differentiable=
 the backward returns one value for several inputs
   expected   a dict or a tuple for 'x', 'weight'
   found      set: {torch.float64}
-  do         return a dict by input name
+  do         return a dict by input name, or declare an input that never has a gradient in non_differentiable=
 the backward returns None
   expected   a dict or a tuple for 'x', 'weight'
   found      None
