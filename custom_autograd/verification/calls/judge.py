@@ -223,11 +223,8 @@ def moved(call: Call, seed: int) -> Call:
     def move(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
             return to_double(tensor.detach())
-        wide, eps = (
-            to_double(tensor.detach()),
-            max(torch.finfo(tensor.dtype).eps, NOISE),
-        )  # half a unit vanishes in float64
-        size = _size(wide)
+        wide = to_double(tensor.detach())
+        eps, size = max(torch.finfo(tensor.dtype).eps, NOISE), _size(wide)  # half a unit would vanish in float64
         signs = (torch.randint(0, 2, wide.shape, generator=generator) * 2.0 - 1).to(wide.device, torch.float64)
         return wide * (1 + signs * eps / 2) + signs.flip(0 if wide.dim() else ()) * ((size or 1.0) * eps / 64)
 
