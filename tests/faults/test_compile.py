@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from verdicts import verdict
 
-from custom_autograd.schema.samples import Sample
+from custom_autograd import Sample, custom_op
 
 result_of = verdict("compile", lambda make: [Sample(make(4))])
 
@@ -37,3 +37,15 @@ def test_backward_that_branches_on_data_fails():
 
 def test_random_numbers_are_the_same_compiled():
     assert "passed" == result_of(torch.nn.functional.dropout).status
+
+
+def test_what_a_fake_raised_is_said_and_not_that_the_compiler_raises_it_again():
+    op = custom_op("compile_faults::last", lambda x, at: x[at].clone(), schema="(Tensor x, int at) -> Tensor")
+
+    @op.register_fake
+    def _(x, at):
+        return x.new_empty([{size: size for size in x.shape}[x.shape[1]]])  # a symbolic size has no hash
+
+    result = verdict("compile", lambda make: [Sample(make(3, 4), 1)])(op)
+    assert "failed" == result.status
+    assert "TypeError: unhashable type: " in result.message

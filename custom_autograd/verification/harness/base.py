@@ -232,11 +232,11 @@ def root_cause(error: BaseException) -> BaseException:
 def first_line(error: BaseException) -> str:
     """Return the class and the first line of an error, and the next one where the first only announces it.
 
-    Of an error of ours that Dynamo raised again, and of which it kept the text, this is the first line.
+    Of an error that Dynamo raised again, because a fake had raised it, this is the first line.
     """
     quoted = QUOTED.search(str(error))
     if quoted is not None:
-        return f"{quoted[1]}: {quoted[2]}"
+        return f"{quoted[1]}: {quoted[3]}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -244,8 +244,8 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-QUOTED = re.compile(r"got (FakeUnavailable)\([\"'](.+?)\\n")
-"""The class and the first line of an error of ours in Dynamo's TorchRuntimeError."""
+QUOTED = re.compile(r"with fake tensors: .+ got (\w+)\(([\"'])(.+?)(?:\\n|\2\))", re.DOTALL)
+"""The class and the first line of an error in Dynamo's TorchRuntimeError."""
 
 REFUSALS = (
     "marked with @once_differentiable",
