@@ -132,7 +132,7 @@ def test_only_intermediates_are_hidden_outputs():
 
     assert hidden["intermediate"] == ["saved_1"]
     assert hidden["setup_context"] == hidden["base"] == hidden["several_outputs"] == hidden["optional"] == []
-    assert hidden["data"] == ["saved_1", "saved_2"]  # a number, and a row of numbers
+    assert hidden["data"] == ["saved_1", "saved_2", "saved_3"]  # a number, and rows of numbers
 
 
 def test_second_derivatives_are_right_or_raise():
