@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import logging
 import math
+import re
 import time
 import traceback
 import warnings
@@ -263,11 +264,21 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
         findings.append(known)
     status, message = _summarise(findings)
     cause = choose_cause([finding.cause for finding in findings if finding.status == status])
+    if status == "failed" and not cause:
+        cause = _other_number(target, message)
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
     advice = next((finding.advice for finding in findings if finding.advice), "")
     result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
     shown = next((finding.shown for finding in findings if finding.status == status and finding.shown), (check, sample))
     return shown, replace(result, cause=cause, measures=measures, advice=advice)
+
+
+def _other_number(target: Target, message: str) -> str:
+    """Return what may be wrong with a call whose label begins with another number than the sample has; or nothing."""
+    label = re.match(r"(\w+)=[^\s:,]+[:,] ", message)
+    if label is None or all(argument.name != label[1] for argument in target.arguments):
+        return ""
+    return f"no sample has this '{label[1]}': if it is not allowed, raise, or give Sample(...).keeping('{label[1]}')"
 
 
 @contextlib.contextmanager
