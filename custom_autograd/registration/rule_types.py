@@ -176,8 +176,8 @@ class BackwardRule(GradientRule):
     """
 
     kind = "backward"
-    saving: Mapping[str, SavingPolicy] = field(default_factory=dict[str, SavingPolicy])
-    clears_saved: bool = False
+    saving: Mapping[str, SavingPolicy]
+    clears_saved: bool
 
     def excludes(self, other: Registration) -> bool:
         """Return True for every other rule that returns gradients."""

@@ -211,9 +211,7 @@ plus.register_fake(plus_meta)
     )
 
 
-def test_a_helper_that_registers_ops_becomes_a_declaration():
-    after, places = rewritten(
-        """\
+HELPER = """\
 import torch
 
 lib = torch.library.Library("ns", "FRAGMENT")
@@ -227,10 +225,13 @@ def add(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-direct_register_custom_op(op_name="add", op_func=add, mutates_args=[], fake_impl=torch.empty_like)
-""",
-        head="",
-    )
+direct_register_custom_op(%s)
+"""
+
+
+def test_a_helper_that_registers_ops_becomes_a_declaration():
+    given = 'op_name="add", op_func=add, mutates_args=[], fake_impl=torch.empty_like'
+    after, places = rewritten(HELPER % given, head="")
 
     assert places == ["direct_register_custom_op: converted"]
     assert after.endswith(
@@ -345,6 +346,14 @@ def test_what_is_not_mechanical_stays_and_has_a_reason(reason):
     source = FORWARD.format(parameters=parameters, body=body, gradient=gradient)
 
     assert (source, [f"F: {reason.strip()}"]) == rewritten(source)
+
+
+@each("given", ["op_name=NAME, op_func=add", 'op_name="add"', 'op_name="add", op_func=add, layouts=None'])
+def test_a_helper_with_other_arguments_stays(given):
+    source = HELPER % given
+    reason = "it is called with other arguments than a name in quotes and a function"
+
+    assert (source, [f"direct_register_custom_op: {reason}"]) == rewritten(source, head="")
 
 
 TYPES = {

@@ -56,6 +56,16 @@ def largest(x: Tensor, k: int) -> Tensor:
 def _(make):
     yield Sample(make(4, 7), 3)
 
+@custom_op("proposed::scaled", reference=True)
+def scaled(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+@scaled.register_samples
+def _(make):
+    yield Sample(make(4, 3), make(3))
+    yield Sample(make(2, 5), make(5))
+    yield Sample(make(2, 5), make(1))
+
 @custom_op("proposed::running_sum", reference=True)
 def running_sum(x: Tensor) -> Tensor:
     return x.cumsum(-2)
@@ -146,6 +156,17 @@ proposed::largest
   proposed   shapes="x: a [b] -> values: a [k]"
   [k]        it is an argument of the op
   [b]        along 'b' the slices of 'values' do not add up: element [1, 2] = -1.88837, expected -0....""",
+    )
+
+
+def test_samples_that_do_not_have_the_dimensions_are_counted(proposed):
+    assert_expected_inline(
+        proposed("scaled"),
+        """\
+proposed::scaled
+  proposed   shapes="x: a b, weight: b -> output: a b"
+  1 of 3 samples do not have these dimensions, such as
+    Sample(float32[2, 5], float32[1])""",
     )
 
 

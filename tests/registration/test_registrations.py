@@ -20,7 +20,7 @@ def gradient_of(*names):
     return Gradient("file.py:1", function, (), names, False, True, frozenset(), None, names)
 
 
-BACKWARD = BackwardRule("file.py:1", function, (), (), False, True, frozenset(), None)
+BACKWARD = BackwardRule("file.py:1", function, (), (), False, True, frozenset(), None, {}, False)
 DROP_IN = DropInRule("file.py:1", function, None, False, False)
 X, W, BOTH = gradient_of("x"), gradient_of("w"), gradient_of("x", "w")
 FAKE = FakeRule("file.py:1", function)

@@ -80,9 +80,14 @@ def copying():
     return saved_tensors_hooks(lambda tensor: tensor.detach().clone(), lambda kept: kept)
 
 
+def leaving_torch():
+    """Only a tensor of no transform has an array."""
+    return saved_tensors_hooks(lambda tensor: tensor.detach().numpy().copy(), torch.from_numpy)
+
+
 @OPS
 @each("tangent_of", [by_func, by_dual_level])
-@each("hooks", [copying, allow_mutation_on_saved_tensors])
+@each("hooks", [copying, leaving_torch, allow_mutation_on_saved_tensors])
 def test_the_derivative_of_a_tangent_has_what_hooks_have_packed(make, tangent_of, hooks):
     op, x = make(), points().requires_grad_()
     with hooks():

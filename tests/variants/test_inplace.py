@@ -256,8 +256,9 @@ def test_it_is_an_op_of_the_dispatcher():
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["plain", "with a gradient"])
 def test_the_overload_does_the_same(requires_grad):
     x, w = rand(requires_grad=requires_grad), torch.ones(4, dtype=torch.float64)
-    y = x * 1
+    y, overload = x * 1, cube.inplace.overload
 
+    assert overload is torch.ops.inplace.cube_.default
     assert torch.ops.inplace.cube_(y, w) is y
     assert torch.allclose(rand() ** 3, y.detach())
     if requires_grad:
