@@ -7,7 +7,7 @@ from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd.schema.samples import Sample
+from custom_autograd import Sample, check, custom_op
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
@@ -191,3 +191,18 @@ def test_kernel_of_an_absent_device_is_skipped():
 
 def test_one_kernel_alone_is_skipped():
     assert "skipped" == result_of(torch.relu, "kernels").status
+
+
+def test_a_number_that_no_sample_has_can_be_kept_out():
+    schema = "(Tensor x, float slope) -> Tensor"
+    op = custom_op("reference_faults::leaky", lambda x, slope: torch.maximum(x, slope * x), schema=schema)
+    op.register_fake(lambda x, slope: torch.empty_like(x))
+    op.register_reference(lambda x, slope: torch.nn.functional.leaky_relu(x, slope))
+
+    (result,) = check(op, lambda make: [Sample(make(3, 4), 0.1)], checks=["reference"], isolated=False).results
+    assert result.message.startswith("slope=2.0: ")
+    advice = "no sample has this 'slope': if it is not allowed, raise, or give Sample(...).keeping('slope')"
+    assert advice == result.cause
+
+    (result,) = check(op, lambda make: [Sample(make(3, 4), 0.1).keeping("slope")], checks=["reference"]).results
+    assert "passed" == result.status
