@@ -31,6 +31,15 @@ def seconds_of_tests(junit: Path) -> Counter[str]:
     return found
 
 
+def lines_of_tests(known: coverage.CoverageData, file: str) -> dict[str, set[int]]:
+    """Return which lines of a file each test function runs, by its dotted name."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for line, contexts in known.contexts_by_lineno(file).items():
+        for context in contexts:
+            found[context.removeprefix("tests.")].add(line)
+    return found
+
+
 def chosen(lines: dict[str, set[int]], seconds: Counter[str]) -> list[str]:
     """Return the tests that are run for a file, in the order in which they are taken.
 
@@ -60,10 +69,7 @@ def record(data: Path, junit: Path, out: Path) -> None:
     seconds, root = seconds_of_tests(junit), Path.cwd()
     table = {}
     for file in sorted(file for file in known.measured_files() if Path(file).is_relative_to(root)):
-        lines: defaultdict[str, set[int]] = defaultdict(set)
-        for line, contexts in known.contexts_by_lineno(file).items():
-            for context in contexts:
-                lines[context.removeprefix("tests.")].add(line)
+        lines = lines_of_tests(known, file)
         tests = [
             argument
             for name in chosen({k: v for k, v in lines.items() if k in seconds}, seconds)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import coverage
 
-from near import argument_of, seconds_of_tests
+from near import argument_of, lines_of_tests, seconds_of_tests
 
 LEAST_SECONDS = 1.0
 """Of a test that may be left out, while coverage looks on, which triples its time."""
@@ -22,15 +22,14 @@ REPEATED = Path(__file__).with_name("repeated.txt")
 Line = tuple[str, int]
 
 
-def lines_of_tests(data: Path) -> dict[str, set[Line]]:
+def lines_of_the_package(data: Path) -> dict[str, set[Line]]:
     """Return the lines of the package that each test function runs."""
     known = coverage.CoverageData(str(data))
     known.read()
     found: defaultdict[str, set[Line]] = defaultdict(set)
     for file in known.measured_files():
-        for line, contexts in known.contexts_by_lineno(file).items():
-            for context in contexts:
-                found[context.removeprefix("tests.")].add((file, line))
+        for name, lines in lines_of_tests(known, file).items():
+            found[name].update((file, line) for line in lines)
     return found
 
 
@@ -51,7 +50,7 @@ def repeated(lines: dict[str, set[Line]], seconds: Counter[str]) -> list[str]:
 def main() -> None:
     """Write the list."""
     data, junit = map(Path, sys.argv[1:])
-    names = repeated(lines_of_tests(data), seconds_of_tests(junit))
+    names = repeated(lines_of_the_package(data), seconds_of_tests(junit))
     arguments = [argument for name in names if (argument := argument_of(name)) is not None]
     REPEATED.write_text("".join(f"{argument}\n" for argument in sorted(arguments)), encoding="utf-8")
 
