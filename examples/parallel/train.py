@@ -127,6 +127,8 @@ def work(rank: int, folder: str, layouts: list[str]) -> None:
         if rank == 0:
             print(line, flush=True)
     distributed.destroy_process_group()
+    # NOTE: a thread of Gloo that drops a tensor while Python ends aborts the process, so Python does not end it
+    os._exit(0)
 
 
 def main() -> None:
