@@ -1,6 +1,7 @@
 """The house rules hold: imports go down, files and functions are short, every file says what it answers."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ GALLERY = ROOT / "examples" / "gallery"
 TEXTS = {
     path: path.read_text(encoding="utf-8") for folder in (PACKAGE, GALLERY) for path in sorted(folder.rglob("*.py"))
 }
-TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
 FILES = [path for path in TEXTS if path.is_relative_to(PACKAGE)]
 
 LONGEST_FILE, LONGEST_EXAMPLE, LONGEST_FUNCTION = 400, 150, 40
@@ -21,6 +21,11 @@ EXEMPT_FROM_LENGTH = {PACKAGE / "op.py"}
 
 def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(text) for path, text in TEXTS.items()}
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -43,14 +48,14 @@ def test_a_file_is_short_and_begins_with_a_docstring():
     longest = {path: LONGEST_FILE if path in FILES else LONGEST_EXAMPLE for path in TEXTS.keys() - EXEMPT_FROM_LENGTH}
 
     assert [] == [shown(path) for path, lines in longest.items() if len(TEXTS[path].splitlines()) > lines]
-    assert [] == [shown(path) for path, tree in TREES.items() if not ast.get_docstring(tree)]
+    assert [] == [shown(path) for path, tree in trees().items() if not ast.get_docstring(tree)]
 
 
 def test_a_function_is_short():
     functions = [
         (path, node)
         for path in FILES
-        for node in ast.walk(TREES[path])
+        for node in ast.walk(trees()[path])
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 

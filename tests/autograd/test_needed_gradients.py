@@ -8,7 +8,6 @@ import pytest
 import torch
 from tables import each
 from torch import Tensor
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.utils.checkpoint import checkpoint
 
 from custom_autograd import custom_op, through_dispatcher
@@ -183,6 +182,8 @@ def test_a_plain_backward_computes_all(op):
 @EVERY_RULE
 def test_a_pipeline_stage_computes_each_gradient_once(op):
     """Zero-bubble schedules compute gradients of inputs first, those of weights later."""
+    from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
     x, first, second = values()
     y = warmed(op)(op(x, first), second)
     if LOSES_NODES and has_function(y.grad_fn):
