@@ -180,7 +180,7 @@ workers::right: 2 passed
 
 @pytest.mark.slow
 def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(file, monkeypatch):
-    monkeypatch.setattr(explore, "SECONDS", 5.0)
+    monkeypatch.setattr(explore, "SECONDS", 3.0)
     main(["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,gradcheck", "--json", "found.json"])
 
     found = rows(file / "found.json")

@@ -91,7 +91,7 @@ class Explorer:
     target: Target
     sample: Sample
     seed: int = 0
-    seconds: float = 5.0
+    seconds: float = 3.0
     is_plain: bool = False
     state: RandomState | None = None
     is_thorough: bool = True

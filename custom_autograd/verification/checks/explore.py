@@ -21,7 +21,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 
-SECONDS = 5.0
+SECONDS = 3.0
 """CPU time that draws of all samples of an op take together, where no other is asked for."""
 
 

@@ -182,7 +182,7 @@ def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Samp
 
 
 def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, object, list[Sample]]]:
-    """Yield the first numbers among the arguments by name, each with three calls that differ in it."""
+    """Yield the first numbers among the arguments by name, each with the calls that differ in it."""
     names = [row.name for row in target.arguments]
     rows: list[tuple[str, int | str, object]] = [
         (names[i] if i < len(names) else f"args[{i}]", i, value) for i, value in enumerate(sample.args)
@@ -198,9 +198,12 @@ def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, objec
 
 
 def _values(value: object) -> list[int | float]:
-    """Return three values of a number: 0 and 1, which torch.compile never varies, come at most once."""
+    """Return values of a number: 0 and 1, which torch.compile never varies, come at most once.
+
+    Graphs are counted over three integers. Each float has a graph of its own, so that two show what is kept of one.
+    """
     if isinstance(value, float):
-        return [value, 0.75 * value, 0.5 * value] if value else []
+        return [value, 0.75 * value] if value else []
     if isinstance(value, int) and not isinstance(value, bool):
         return [value, max(value, 1) + 1, max(value, 1) + 2]
     return []

@@ -167,7 +167,7 @@ class Sharding(Check):
     code = RanksSharding.code
     group = RanksSharding.group
     needs = ("gradcheck",)
-    most_samples = RanksSharding.most_samples
+    most_samples = 2
     purpose = RanksSharding.purpose
 
     def applies_to(self, target: Target) -> str | None:
