@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
 ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other values, by name
 
+
+class Below(threading.local):
+    """What the levels below one of a call, which run in its midst, say to it; forgotten before they begin.
+
+    Attributes:
+        unknown: the hidden outputs whose tangents are zeros because nothing computes them.
+    """
+
+    unknown: tuple[str, ...] = ()
+
+
 BEFORE_RULES = "before_rules"
 """The attribute of a node that is called once what it saved is there again, which may compute whole layers again."""
 
@@ -34,6 +46,7 @@ class Derivatives:
     def __init__(self, plan: Plan, *, is_checked: bool, is_strict: bool) -> None:
         self.plan = plan
         self.vjp = Vjp(plan, is_checked=is_checked, is_strict=is_strict)
+        self.below = Below()
         self.drop_in, self._has_reverse = _drop_in_of(plan), plan.has_reverse
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
@@ -44,10 +57,11 @@ class Derivatives:
 
         return Jvp(self.plan)
 
-    def check_hidden(self, ctx: Any, saved: tuple[str, ...]) -> None:
+    def check_hidden(self, ctx: Any, saved: Collection[str]) -> None:
         """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
-        if any(ctx.needs_input_grad) and transforms.has_forward_transform():
-            self.tangents.check_hidden(saved)
+        unknown = [name for name in self.below.unknown if name in saved]
+        if unknown and any(ctx.needs_input_grad):
+            self.tangents.refuse_reverse(unknown)
 
     def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:
         """Return the gradients by input, from the incoming gradients by result."""
@@ -105,13 +119,13 @@ class Derivatives:
                 gradients = partial(self._gradients_by_name, ctx, primals)
                 if self.drop_in is not None:
                     gradients = partial(self._gradients, ctx, list(rest))
-                found = self.tangents(own, primals, made, ctx.known, gradients, is_recorded=is_recorded)
+                found, unknown = self.tangents(own, primals, made, ctx.known, gradients, is_recorded=is_recorded)
+                self.below.unknown = unknown
                 return flatten_values([filled(found.get(name), made[name]) for name in names])[0]
 
             of_results = dict(zip(results, lengths[len(tangents) + len(values) :], strict=False))
             found = restore(transforms.apart_from_jvp(run, leaves), [*map(of_results.__getitem__, names)])
-            if any(ctx.needs_input_grad):
-                self.tangents.check_hidden(tuple(self.saved_tensors))
+            self.check_hidden(ctx, self.saved_tensors)
             if not is_recorded:
                 found = [*map(transforms.without_history, found)]
             return self.tangents.memory.separate(dict(zip(names, found, strict=True)), tangents)

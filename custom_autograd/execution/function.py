@@ -64,6 +64,7 @@ class FunctionWriter:
         with source.block(f"def forward({', '.join(self.parameters())})"):
             self.write_lists()
             self.write_copies()
+            self.write_tangents_forgotten()
             source.line(f"{self.targets()}$below($overload, {pass_on(schema)})")
             self.write_views_cut()
             source.line(f"return {self.flat_results()}")
@@ -123,9 +124,19 @@ class FunctionWriter:
 
     def write_hidden_check(self) -> None:
         """Write that reverse mode over a hidden output whose tangent is unknown is refused."""
-        hidden = [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
-        if hidden and self.plan.drop_in is None:
+        hidden = self._hidden_saved()
+        if hidden:
             self.source.line(f"$check_hidden($ctx, {tuple_of([repr(name) for name in hidden])})")
+
+    def write_tangents_forgotten(self) -> None:
+        """Write that what an earlier call said of hidden outputs does not count for the one that begins."""
+        if self._hidden_saved():
+            self.source.line("$levels_below.unknown = ()")
+
+    def _hidden_saved(self) -> list[str]:
+        if self.plan.drop_in is not None:
+            return []
+        return [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
 
     def kept_for_jvp(self) -> str:
         """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""

@@ -12,7 +12,7 @@ A rule that returns None says that the gradient is zero everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -44,7 +44,6 @@ class Jvp:
         self.visible = list(plan.declaration.schema.visible_results)
         self.hidden = plan.declaration.schema.hidden_results
         self.asked = {f"tangent_{a.name}": a.name for a in plan.declaration.schema.differentiable_arguments}
-        self.missing: list[str] = []
         self._derivable = frozenset(name for name in (*self.results, *self.hidden) if self._is_derivable(name))
         self._has_reverse = plan.has_reverse
         self._once = plan.once_differentiable
@@ -59,11 +58,11 @@ class Jvp:
         gradients: Gradients,
         *,
         is_recorded: bool,
-    ) -> dict[str, Any]:
-        """Return the tangent of each differentiable result.
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the tangent of each differentiable result, and the hidden outputs whose tangents are not known.
 
         Returns:
-            By result: a tensor, None if it has no tangent, or a list of those.
+            By result: a tensor, None if it has no tangent, or a list of those; and names.
         """
         found, asked = dict[str, Any](), self.results
         if self.plan.jvp is not None:
@@ -72,10 +71,9 @@ class Jvp:
         derivable = [name for name in asked if name in self._derivable]
         if derivable or self.plan.jvp is None:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
-        self.missing = []
-        if len(derivable) < len(asked):  # of those, what has a tangent in this call: not integers, and not None
-            self.missing = [name for name in asked if name not in derivable and any_floating([results[name]])]
-        return found
+        # Of what is not derived, integers have no tangent, and neither has None.
+        unknown = [name for name in asked if name not in derivable and any_floating([results[name]])]
+        return found, tuple(unknown)
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
         """Return the one tangent that the rule returned in a call that records nothing."""
@@ -201,16 +199,14 @@ class Jvp:
                     do=f"name 'tangent_{name}'; where '{name}' has no derivative, declare it non_differentiable",
                 )
 
-    def check_hidden(self, saved: tuple[str, ...]) -> None:
-        """Refuse reverse mode over forward mode through a hidden output whose tangent is unknown."""
-        unknown = [name for name in self.missing if name in saved]
-        if unknown:
-            raise self.origin(self.plan.jvp).error(
-                GradientUnavailable,
-                f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
-                do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
-                "backward, or register a differentiable reference",
-            )
+    def refuse_reverse(self, unknown: Sequence[str]) -> NoReturn:
+        """Refuse reverse mode over forward mode through hidden outputs whose tangents are unknown."""
+        raise self.origin(self.plan.jvp).error(
+            GradientUnavailable,
+            f"the tangent of the hidden output {quote(unknown)} is not known, and a gradient depends on it",
+            do=f"return it from the jvp rule by name, take {quote(f'grad_{n}' for n in unknown)} in the "
+            "backward, or register a differentiable reference",
+        )
 
 
 def _given(tangents: ByName) -> dict[str, Any]:

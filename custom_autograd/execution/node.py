@@ -94,6 +94,7 @@ class NodeWriter(FunctionWriter):
         """Write the call below the Autograd key: of the next level from the top, else of the keys that remain."""
         source = self.source
         passed = pass_on(self.schema)
+        self.write_tangents_forgotten()
         with source.block("if $is_transforming() or ($is_odd and $is_functionalizing())"):
             source.line(f"{self.targets()}$below($overload, {passed})")
         with source.block("else"), source.block("with $below_autograd()"):

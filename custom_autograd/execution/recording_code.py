@@ -251,6 +251,7 @@ def _forward_helpers(derivatives: Derivatives) -> dict[str, Any]:
         **named(tensors.are_odd, tensors.without_bases, tensors.all_floating, tensors.any_floating, tensors.copies),
         **named(note_saved, metadata_of, derivatives.check_hidden),
         "NONE_LEFT": remaining.keys,
+        "levels_below": derivatives.below,
         "below_autograd": dispatch.below_autograd,
         "strided": torch.strided,
         "drop_in": derivatives.drop_in,

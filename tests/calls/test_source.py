@@ -328,6 +328,7 @@ class norm(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, n, eps):
+        levels_below.unknown = ()
         out, rstd = below(overload, x, weight, n, eps=eps)
         if (forward_ad._current_level >= 0 or (is_transforming() and has_forward_transform())) and (out._is_view() or rstd._is_view()):
             out, rstd, = without_bases((out, rstd))
@@ -444,6 +445,7 @@ def native_quick(grad_out, grad_rstd, weight, rstd, x, needs_x, needs_weight, ke
 
 def record(ctx, x, weight, n, eps):
     (keys, is_odd), remaining.keys = remaining.keys, NONE_LEFT
+    levels_below.unknown = ()
     if is_transforming() or (is_odd and is_functionalizing()):
         out, rstd = below(overload, x, weight, n, eps=eps)
     else:

@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
 from torch.testing import assert_close
 
-from custom_autograd import GradientError, custom_op
+from custom_autograd import GradientError, GradientUnavailable, custom_op
 from ops import TABLE
 
 TWICE = {name: row for name, row in TABLE.items() if row.has_second_order}
@@ -262,3 +262,33 @@ def test_a_sparse_input_beside_a_tangent_has_none(op):
 
     assert_close(found, [a @ tangent] * 2)
     assert_close(jvp(lambda b: op(a.to_sparse(), b), (b,), (tangent,))[1], a @ tangent)
+
+
+unknown = custom_op(
+    "jvp::square_unknown", lambda x: (x**3, x**2), schema="(Tensor x) -> (Tensor out, Tensor square)", hidden="square"
+)
+unknown.register_backward(lambda grad, square: 3 * grad * square)
+unknown.register_jvp(lambda tangent_x, x: 3 * tangent_x * x**2)
+
+
+def of_unknown(x):
+    return grad(lambda x: unknown(x).sum())(x)
+
+
+def derivative_in_forward_ad(x):
+    with forward_ad.dual_level():
+        return of_unknown(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+@each("derivative", [jacfwd(of_unknown), derivative_in_forward_ad])
+def test_a_gradient_that_needs_an_unknown_tangent_is_refused(derivative):
+    with pytest.raises(GradientUnavailable, match="the tangent of the hidden output 'square' is not known"):
+        derivative(torch.ones(2))
+
+
+def test_an_unknown_tangent_of_another_call_is_none_of_this_one():
+    x, constant = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0])
+
+    found = jvp(lambda x: unknown(x) * of_unknown(constant), (x,), (torch.ones(2),))
+
+    assert_close((x**3 * 3 * constant**2, 9 * x**2 * constant**2), found)
