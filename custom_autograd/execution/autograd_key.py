@@ -3,8 +3,9 @@
 NOTE [writes under transforms]
 In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
 writes to a copy instead, and PyTorch's own `copy_` writes that back: it supports tangents, batches, views and versions
-at every level, symbolic zeros included. So it does where the argument is a view and the op has several results: a node
-that marks a view dirty may have only one.
+at every level, symbolic zeros included. So it does where the argument is a view, unless it is the first tensor of the
+op and its only result: a node that marks a view dirty may have only one result, and autograd takes the history of the
+base for that of the node's first tensor, whichever is written to, which gives wrong gradients without an error.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class AutogradWriter(FunctionWriter):
         if self.mutated:
             if len(self.schema.tensor_arguments) > 1 or self.has_lists:
                 source.line(f"$refuse_overlap({dict_of([a.name for a in self.schema.tensor_arguments])})")
-            several = len(self.results) > 1 or self.has_lists
-            views = f" or $has_view({tuple_of(self.mutated)})" if several else ""
-            source.line(f"$in_place = not ($transforms or $is_forward_mode(){views})")
+            source.line("$in_place = not ($transforms or $is_forward_mode())")
             with source.block("if $in_place"):
                 source.line(f"$refuse_leaves({dict_of(self.mutated)})")
+                if not self._takes_views():
+                    source.line(f"$in_place = not $has_view({tuple_of(self.mutated)})")
             source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")
         source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in recording_code.py
         source.line("$run = $apply_under_transforms if $transforms else $apply")
@@ -122,6 +123,11 @@ class AutogradWriter(FunctionWriter):
         ]
         if returned:
             source.line(f"return {returned[0] if len(returned) == 1 else tuple_of(returned)}")
+
+    def _takes_views(self) -> bool:
+        """Return True if a node of the op may mark a view dirty."""
+        is_first = self.mutated == [self.schema.tensor_arguments[0].name]
+        return is_first and len(self.results) == 1 and not self.has_lists
 
     def _old(self, name: str) -> str:
         """Return the name of a mutated argument's old value, once its own name holds its value after the call."""

@@ -695,9 +695,10 @@ def autograd(keyset, values, step):
     if is_odd:
         step = plain(step)
     refuse_overlap({"values": values, "step": step})
-    in_place = not (transforms or is_forward_mode() or has_view((values,)))
+    in_place = not (transforms or is_forward_mode())
     if in_place:
         refuse_leaves({"values": values})
+        in_place = not has_view((values,))
     given_values = values
     remaining.keys = keys, is_odd
     run = apply_under_transforms if transforms else apply
