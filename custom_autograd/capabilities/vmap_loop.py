@@ -112,19 +112,39 @@ def _select(value: Any, dim: Any, index: int) -> Any:
 
 def _stack(record: OpRecord, name: str, column: Sequence[Any], *, is_empty: bool) -> Any:
     first = column[0]
-    if isinstance(first, Tensor):
+    if isinstance(first, Tensor) and all(isinstance(value, Tensor) for value in column):
+        _require_one(record, f"the output '{name}' has another shape for each sample of a vmap", _shapes(column))
         stacked = torch.stack(list(column))
         return stacked[:0] if is_empty else stacked
     if isinstance(first, (list, tuple)):
+        lengths = [f"a list of {len(items)}" for items in column]
+        _require_one(record, f"the output '{name}' has another length for each sample of a vmap", lengths)
         return [_stack(record, name, items, is_empty=is_empty) for items in zip(*column, strict=True)]
-    if any(value != first for value in column):
-        raise record.declaration.error(
-            KernelError,
-            f"the output '{name}' is not a tensor and differs between the samples of a vmap",
-            found=", ".join(map(str, column[:4])),
-            do="register_vmap a rule that says what it means",
-        )
+    if any(value is None or isinstance(value, Tensor) for value in column):
+        kinds = ["None" if value is None else "a tensor" for value in column]
+        _require_one(record, f"the output '{name}' is None for some samples of a vmap", kinds)
+    elif any(value != first for value in column):
+        problem = f"the output '{name}' is not a tensor and differs between the samples of a vmap"
+        _require_one(record, problem, list(map(show, column)))
     return first
+
+
+def _shapes(tensors: Sequence[Tensor]) -> list[str]:
+    """Return the shapes as text; none of a size that is not a number yet."""
+    if any(tensor.is_nested or any(type(size) is not int for size in tensor.shape) for tensor in tensors):
+        return []
+    return [str(tuple(tensor.shape)) for tensor in tensors]
+
+
+def _require_one(record: OpRecord, problem: str, found: Sequence[str]) -> None:
+    """Raise if what was found of the samples differs: there is no batch of such results."""
+    if len(set(found)) > 1:
+        raise record.declaration.error(
+            VmapUnavailable,
+            problem,
+            found=", ".join(found[:4]) + (", ..." if len(found) > 4 else ""),
+            do="call the op in a loop over the samples, or register_vmap a rule that says what it means",
+        )
 
 
 def _dims_of(result: Any) -> Any:

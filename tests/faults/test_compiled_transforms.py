@@ -87,6 +87,17 @@ def test_random_numbers_are_the_same_compiled():
     assert "failed" != result_of(torch.nn.functional.dropout).status
 
 
+def test_the_vmap_of_a_number_that_depends_on_data_is_skipped_by_name():
+    schema = "(Tensor x) -> (Tensor, SymInt)"
+    op = custom_op("faults_compiled_transforms::counted", lambda x: (x * 1, int((x > 0).sum())), schema=schema)
+    op.register_fake(lambda x: (torch.empty_like(x), torch.library.get_ctx().new_dynamic_size()))
+    op.register_backward(lambda grad_output_0: grad_output_0)
+    result = result_of(op)
+
+    assert "passed" == result.status
+    assert "not checked: vmap: a number among its results depends on the data" in result.message
+
+
 def test_integers_are_skipped_with_the_reason():
     result = verdict("compiled_transforms", [Sample(torch.arange(3))])(torch.bitwise_not)
 

@@ -300,3 +300,12 @@ def test_an_op_that_refuses_the_slices_of_a_batch_passes_where_it_takes_them():
 
     assert ("passed", "") == (result.status, result.cause)
     assert "the op refuses a slice (ValueError: 'x' must be contiguous)" in result.message
+
+
+def test_number_that_depends_on_data_is_skipped():
+    op = custom_op("faults_vmap::count", lambda x: (x * 1, int((x > 1.9).sum())), schema="(Tensor x) -> (Tensor, SymInt)")
+    op.register_fake(lambda x: (torch.empty_like(x), torch.library.get_ctx().new_dynamic_size()))
+    result = result_of(op, [Sample(torch.tensor([2.0, 1.95]))])
+
+    assert "skipped" == result.status
+    assert "the output 'output_1' is not a tensor and differs between the samples of a vmap" in result.message

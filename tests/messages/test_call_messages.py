@@ -256,25 +256,56 @@ the vmap rule reports that output 'output' is batched over dimension 1, and it i
 
 def test_vmap_without_a_meaning():
     assert_expected_inline(
-        together(
-            batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(4.0).view(2, 2),)),
-            batched(
-                kernel=lambda x, y: None,
-                schema="(Tensor(a!) x, Tensor y) -> ()",
-                args=(torch.ones(2), torch.ones(2, 2)),
-                in_dims=(None, 0),
-                mutates_args=("x",),
-            ),
+        batched(
+            kernel=lambda x, y: None,
+            schema="(Tensor(a!) x, Tensor y) -> ()",
+            args=(torch.ones(2), torch.ones(2, 2)),
+            in_dims=(None, 0),
+            mutates_args=("x",),
         ),
         """\
-KernelError: words::batched
+KernelError: words::batched: vmap would write one tensor once per sample: 'x' is not batched
+  found      'y' batched
+  declared   FILE.py:LINE
+  do         batch 'x' as well: expand and clone it before the call""",
+    )
+
+
+def test_vmap_of_results_that_make_no_batch():
+    def kept(x):
+        return x[x > 0].clone()
+
+    args = (torch.tensor([[1.0, 2.0], [-1.0, 3.0], [-1.0, -3.0]]),)
+    assert_expected_inline(
+        together(
+            batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=args),
+            batched(kernel=kept, args=args),
+            batched(kernel=lambda x: [kept(x), x * 1], schema="(Tensor x) -> Tensor[]", args=args),
+            batched(kernel=lambda x: [x * 1 for _ in kept(x)], schema="(Tensor x) -> Tensor[]", args=args),
+            batched(kernel=lambda x: x * 1 if x[0] > 0 else None, schema="(Tensor x) -> Tensor?", args=args),
+            batched(kernel=lambda x: int(x[0]), schema="(Tensor x) -> int", args=(torch.arange(12.0).view(6, 2),)),
+        ),
+        """\
+VmapUnavailable: words::batched
   declared   FILE.py:LINE
 the output 'output' is not a tensor and differs between the samples of a vmap
-  found      0, 2
-  do         register_vmap a rule that says what it means
-vmap would write one tensor once per sample: 'x' is not batched
-  found      'y' batched
-  do         batch 'x' as well: expand and clone it before the call""",
+  found      1, -1, -1
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means
+the output 'output' has another shape for each sample of a vmap
+  found      (2,), (1,), (0,)
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means
+the output 'output' has another shape for each sample of a vmap
+  found      (2,), (1,), (0,)
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means
+the output 'output' has another length for each sample of a vmap
+  found      a list of 2, a list of 1, a list of 0
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means
+the output 'output' is None for some samples of a vmap
+  found      a tensor, None, None
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means
+the output 'output' is not a tensor and differs between the samples of a vmap
+  found      0, 2, 4, 6, ...
+  do         call the op in a loop over the samples, or register_vmap a rule that says what it means""",
     )
 
 

@@ -128,6 +128,16 @@ def has_data_dependent_size(target: Target, sample: Sample) -> bool:
     return False
 
 
+def has_data_dependent_number(target: Target, sample: Sample) -> bool:
+    """Return True if the fake kernel returns a number that is unknown before the op runs."""
+    with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
+        traced = sample.map(lambda tensor: to_fake(tensor.detach()))
+        result = target.call(*traced.args, **traced.kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        return any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results)
+    return False
+
+
 def is_limit_of_torch(error: Exception) -> bool:
     """Return True if torch.compile says that it takes no op of this kind, or that the error is its own."""
     text = f"{type(error).__name__} {type(root_cause(error)).__name__}: {error}"
