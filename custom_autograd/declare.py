@@ -32,7 +32,7 @@ from custom_autograd.registration.kernel import declared_kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Inline, Registration
 from custom_autograd.registration.rules import check_order, positional_of
-from custom_autograd.schema.annotations import DeclarationOptions, Refusal, read_function
+from custom_autograd.schema.annotations import DeclarationOptions, Refusal, only_readable, read_function
 from custom_autograd.schema.inference import schema_of
 from custom_autograd.schema.names import Name, names_of, parse_name
 from custom_autograd.schema.schema import Schema
@@ -120,16 +120,17 @@ def declare(
         raise _not_callable(refuse, function)
     devices = None if device_types is None else _device_types(device_types, refuse)
     options = replace_fields(options, described=shape_notation.outputs_of(shapes))
-    written = read_function(function, options, refuse)
-    tree = find_tree(written, options, refuse)
-    if tree is None:
-        schema = schema_of(function, written, options, refuse)
-    else:
-        from custom_autograd.containers.argument_tree import flat_options  # imported for ops with containers
+    with only_readable(refuse):
+        written = read_function(function, options, refuse)
+        tree = find_tree(written, options, refuse)
+        if tree is None:
+            schema = schema_of(function, written, options, refuse)
+        else:
+            from custom_autograd.containers.argument_tree import flat_options  # imported for ops with containers
 
-        options = flat_options(options, tree)
-        schema = schema_of(function, tree.flat, options, refuse)
-        function = tree.flat_kernel(schema, function, options.op)
+            options = flat_options(options, tree)
+            schema = schema_of(function, tree.flat, options, refuse)
+            function = tree.flat_kernel(schema, function, options.op)
     if devices and not schema.tensor_arguments and not schema.device_arguments:
         problem = "an op without tensors cannot choose between devices"
         do = "add one, or leave device_types= out"

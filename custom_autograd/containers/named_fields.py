@@ -11,11 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import typing_extensions
 from torch import Tensor
 
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, hints_of, is_class
+from custom_autograd.schema.annotations import (
+    DeclarationOptions,
+    Refusal,
+    Written,
+    hints_of_class,
+    is_class,
+    is_not_required,
+)
 from custom_autograd.schema.named_tuples import by_fields, find_misplaced
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
@@ -119,10 +127,19 @@ def find_record(annotation: Any) -> RecordType | None:
         return RecordType(slice, "slice", ("start", "stop", "step"), (int | None,) * 3, "a slice")
     if not is_class(annotation):
         return None
-    if typing.is_typeddict(annotation) and not getattr(annotation, "__optional_keys__", ()):
-        hints = hints_of(annotation)
-        return dict_of(tuple(hints), tuple(hints.values()))
+    if typing_extensions.is_typeddict(annotation):
+        hints = hints_of_class(annotation)
+        return None if _may_lack_keys(annotation) else dict_of(tuple(hints), tuple(hints.values()))
     return _find_class(annotation)
+
+
+def _may_lack_keys(cls: type) -> bool:
+    """Return True if a key of a TypedDict may be missing."""
+    if getattr(cls, "__optional_keys__", ()):
+        return True
+    # NOTE: where annotations are texts, the class has not read the NotRequired in them.
+    written = typing_extensions.get_type_hints(cls, include_extras=True)
+    return any(is_not_required(annotation) for annotation in written.values())
 
 
 def _find_class(cls: type) -> RecordType | None:
@@ -132,7 +149,7 @@ def _find_class(cls: type) -> RecordType | None:
         style, keys = "dataclass", tuple(field.name for field in dataclasses.fields(cls))
     else:
         return None
-    hints = hints_of(cls)
+    hints = hints_of_class(cls)
     label = f"{cls.__qualname__.rpartition('<locals>.')[2]}({', '.join(keys)})"
     return RecordType(cls, style, keys, tuple(hints.get(key, Any) for key in keys), label)
 

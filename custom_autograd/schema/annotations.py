@@ -7,10 +7,12 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NewType, TypeVar, Union
 
 import torch
+import typing_extensions
 from torch import Tensor
 
 from custom_autograd.core.errors import DeclarationError
@@ -52,11 +54,32 @@ class Refusal:
         return DeclarationError(self.op, problem, declared=self.location, **facts)
 
 
+class UnreadableError(Exception):
+    """Raised if the annotations of a class, or what a type alias stands for, cannot be evaluated."""
+
+
+@contextmanager
+def only_readable(refuse: Refusal) -> Iterator[None]:
+    """Raise the error of a declaration if an annotation within one cannot be evaluated."""
+    try:
+        yield
+    except UnreadableError as error:
+        do = "define or import each name at the top of its module, and not under `if TYPE_CHECKING:`"
+        raise refuse(str(error), do=do) from error
+    except RecursionError as error:
+        do = "write out as many levels as the op takes, or annotate the argument with a dataclass that holds itself"
+        raise refuse("an annotation is a type alias that contains itself", do=do) from error
+
+
 def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
     """Return the annotation in terms of plain types: Tensor, int, list[...], unions of those, ...
 
     Taken off are `type X = ...` and `TypeAliasType`, `NewType`, `TypeVar` (its bound, or the union of its
-    constraints), `Annotated`, `Final`, jaxtyping's dtypes and shapes, and subclasses of Tensor.
+    constraints), `Annotated`, `Final`, what a TypedDict says of its keys, jaxtyping's dtypes and shapes, and subclasses
+    of Tensor.
+
+    Raises:
+        UnreadableError: a type alias cannot be evaluated.
     """
     if annotation is Tensor or type(annotation) is type:  # the most of them: a plain class
         return annotation
@@ -78,12 +101,10 @@ def resolve(annotation: Any) -> Any:  # Any: an annotation can be any object
 def _behind(annotation: Any) -> Any:  # Any: see above
     """Return one step towards the plain annotation; the annotation itself if there is none."""
     origin = typing.get_origin(annotation)
-    if origin in (Annotated, Final):
+    if origin in QUALIFIERS:
         return typing.get_args(annotation)[0]
-    if _is_alias(annotation):
-        return annotation.__value__
-    if _is_alias(origin):
-        return origin.__value__[typing.get_args(annotation)]
+    if _is_alias(annotation) or _is_alias(origin):
+        return _value_of(annotation)
     if isinstance(annotation, NewType):
         return annotation.__supertype__
     if isinstance(annotation, TypeVar):
@@ -103,6 +124,21 @@ def _is_alias(annotation: object) -> bool:
     return type(annotation).__name__ == "TypeAliasType"
 
 
+def _value_of(alias: Any) -> Any:  # Any: see above
+    """Return what a type alias stands for, with the arguments that it is given."""
+    try:
+        if _is_alias(alias):
+            return alias.__value__
+        plain = typing.get_origin(alias)
+        # In the order of its parameters, which is not always that in which its value names them.
+        rows: Any = types.GenericAlias(tuple, (*plain.__parameters__, plain.__value__))
+        return typing.get_args(rows[typing.get_args(alias)])[-1]
+    except RecursionError:
+        raise
+    except Exception as error:
+        raise UnreadableError(f"the type alias {alias} cannot be evaluated: {error}") from error
+
+
 def _bound_of(variable: TypeVar) -> Any:  # Any: see above
     if variable.__constraints__:
         return Union[variable.__constraints__]  # noqa: UP007 - built from values, not written
@@ -120,6 +156,18 @@ def hints_of(annotated: Callable[..., Any]) -> dict[str, Any]:  # Any: an annota
     """Return the annotations of a function or a class by name, as `typing.get_type_hints` does."""
     found = _find_classes(annotated)
     return _hints_of(annotated) if found is None else found
+
+
+def hints_of_class(cls: type) -> dict[str, Any]:  # Any: see above
+    """Return the annotations of a class by name, with those of its bases.
+
+    Raises:
+        UnreadableError: one of them cannot be evaluated.
+    """
+    try:
+        return hints_of(cls)
+    except Exception as error:
+        raise UnreadableError(f"the annotations of {cls.__qualname__} cannot be read: {error}") from error
 
 
 def _find_classes(annotated: Callable[..., Any]) -> dict[str, type] | None:
@@ -153,16 +201,42 @@ else:
         return found
 
     def _evaluated(written: Mapping[str, Any], names: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
-        holder = types.SimpleNamespace(__annotations__={name: _referring(value) for name, value in written.items()})
+        # NOTE: `typing` takes no text for what is not a type, such as InitVar[int], so it gets what the text says.
+        read = {
+            name: eval(typing.ForwardRef(value).__forward_code__, dict(names), dict(around))
+            if isinstance(value, str)
+            else value
+            for name, value in written.items()
+        }
+        holder = types.SimpleNamespace(__annotations__={name: _referring(value) for name, value in read.items()})
         return typing.get_type_hints(holder, dict(names), dict(around))
 
     def _referring(annotation: Any) -> Any:
         """Return an annotation with references in place of texts within brackets."""
-        if not isinstance(annotation, types.GenericAlias):
+        is_union = typing.get_origin(annotation) in (Union, types.UnionType)
+        if not is_union and type(annotation) is not types.GenericAlias:  # that of Callable[[X], Y] is a subclass
             return annotation
         arguments = (typing.ForwardRef(one) if isinstance(one, str) else _referring(one) for one in annotation.__args__)
-        origin: Any = annotation.__origin__
-        return types.GenericAlias(origin, tuple(arguments))
+        origin: Any = Union if is_union else annotation.__origin__
+        return origin[tuple(arguments)]
+
+
+QUALIFIERS = (
+    Annotated,
+    Final,
+    typing_extensions.Required,
+    typing_extensions.NotRequired,
+    typing_extensions.ReadOnly,
+)
+"""Wrappers that say something of a name, and nothing of the type of its values."""
+
+
+def is_not_required(annotation: Any) -> bool:  # Any: see above
+    """Return True if a TypedDict says of a key that it may be missing."""
+    origin = typing.get_origin(annotation)
+    if origin not in QUALIFIERS:
+        return False
+    return origin is typing_extensions.NotRequired or is_not_required(typing.get_args(annotation)[0])
 
 
 @dataclass(frozen=True, slots=True)

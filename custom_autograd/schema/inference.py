@@ -11,7 +11,15 @@ from typing import Any
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.messages import quote, show
-from custom_autograd.schema.annotations import DeclarationOptions, Refusal, Written, hints_of, is_class, resolve
+from custom_autograd.schema.annotations import (
+    DeclarationOptions,
+    Refusal,
+    Written,
+    hints_of,
+    hints_of_class,
+    is_class,
+    resolve,
+)
 from custom_autograd.schema.arguments import Declared, check_known, read_arguments, spell_annotation
 from custom_autograd.schema.parsing import parse
 from custom_autograd.schema.schema import Argument, Schema
@@ -191,7 +199,7 @@ def _return_parts(annotation: Any) -> list[object]:
     if annotation is None or annotation is type(None):
         return []
     if _is_named_tuple(annotation):
-        return list(hints_of(annotation).values())
+        return list(hints_of_class(annotation).values())
     if typing.get_origin(annotation) is tuple:
         arguments = typing.get_args(annotation)
         return [annotation] if Ellipsis in arguments else list(arguments)

@@ -20,6 +20,10 @@ Float, Int = jaxtyping.Float, jaxtyping.Int
 Maybe = typing_extensions.TypeAliasType("Maybe", Optional[Tensor])  # noqa: UP045 - see above
 Item = TypeVar("Item")
 Items = typing_extensions.TypeAliasType("Items", list[Item], type_params=(Item,))
+Key = TypeVar("Key")
+Reversed = typing_extensions.TypeAliasType("Reversed", dict[Item, Key], type_params=(Key, Item))
+Itself = typing_extensions.TypeAliasType("Itself", Item, type_params=(Item,))
+Marked = typing_extensions.TypeAliasType("Marked", list[Item], type_params=(Key, Item))
 Count = NewType("Count", int)
 Bound = TypeVar("Bound", bound=Tensor)
 Constrained = TypeVar("Constrained", Tensor, torch.nn.Parameter)
@@ -35,6 +39,13 @@ RESOLVED = [
     (Subclass, Tensor),
     (Maybe, Tensor | None),
     (Items[int], list[int]),
+    (Reversed[Tensor, str], dict[str, Tensor]),
+    (Itself[Count], int),
+    (Marked[str, Count], list[int]),
+    (Maybe | Itself[int], Tensor | None | int),
+    (typing_extensions.Required[Count], int),
+    (typing_extensions.NotRequired[Count], int),
+    (typing_extensions.ReadOnly[Maybe], Tensor | None),
     (Count, int),
     (List[Count], list[int]),  # noqa: UP006 - see above
     (Sequence[Count], Sequence[int]),
@@ -64,7 +75,12 @@ def test_an_annotation_stands_for(annotation, expected):
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement `type` came with Python 3.12")
 def test_the_statement_type():
     names = {"Tensor": Tensor}
-    exec("type Maybe = Tensor | None\ntype Many[T] = list[T]", names)
+    exec("type Maybe = Tensor | None\ntype Many[T] = list[T]\ntype Reversed[K, V] = dict[V, K]", names)
+    exec("type Itself[T] = T\ntype Other[T] = Tensor\ntype Row[*Items] = tuple[*Items]", names)
 
     assert Tensor | None == resolve(names["Maybe"])
     assert list[int] == resolve(names["Many"][int])
+    assert dict[str, Tensor] == resolve(names["Reversed"][Tensor, str])
+    assert int is resolve(names["Itself"][int])
+    assert Tensor is resolve(names["Other"][int])
+    assert tuple[Tensor, int] == resolve(names["Row"][Tensor, int])
