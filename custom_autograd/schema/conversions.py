@@ -217,7 +217,7 @@ def _choice(values: tuple[Any, ...]) -> Conversion:
 def _of_several_types(values: tuple[Any, ...]) -> ArgumentType:
     choose = _choice(values)
     by_repr = Travelling({repr(value): value for value in values}, f"Literal[{', '.join(map(repr, values))}]")
-    return ArgumentType("str", lambda value: repr(choose(value)), by_repr.__getitem__)
+    return ArgumentType("str", lambda value: repr(choose(value)), by_repr.__getitem__, example=repr(values[0]))
 
 
 def _unless_none(convert: Conversion | None) -> Conversion | None:

@@ -24,6 +24,11 @@ def several(x: Tensor, act: Literal["silu", 3, None] = None) -> Tensor:
     return x * 1
 
 
+@custom_op("literal_errors::numbered", reference=True)
+def numbered(x: Tensor, act: Literal[3, "silu"] = 3) -> Tensor:
+    return x * 1
+
+
 @custom_op("literal_errors::listed", reference=True)
 def listed(x: Tensor, acts: list[Literal["silu"] | None]) -> Tensor:
     return x * 1
@@ -53,3 +58,8 @@ def test_every_value_is_listed(op, value, values):
 @pytest.mark.parametrize("op", [optional, inside, several], ids=["optional", "inside", "several"])
 def test_none_is_taken(op):
     assert [1.0, 1.0] == op(torch.ones(2), None).tolist()
+
+
+def test_the_advice_is_a_value_of_the_literal():
+    with pytest.raises(KernelError, match="do         pass 3, for example"):
+        numbered(torch.ones(2), "relu")
