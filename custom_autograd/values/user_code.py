@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -145,7 +145,20 @@ def add_note(error: BaseException, note: str) -> None:
                 attach(note)
         return
     last = error
-    while last.__cause__ is not None:
-        last = last.__cause__
-    if str(last) != note:
-        last.__cause__ = NoteError(note)
+    for last in causes_of(error):
+        if isinstance(last, NoteError) and str(last) == note:
+            return
+    cause = NoteError(note)
+    if not last.__suppress_context__:  # what has a cause does not show what it was raised in the midst of
+        cause.__context__ = last.__context__
+    last.__cause__ = cause
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, the one that it was raised from, and so on; one may have been raised from itself."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__

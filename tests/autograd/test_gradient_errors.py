@@ -10,6 +10,7 @@ from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op, through_dispatcher
+from custom_autograd.values.user_code import add_note, causes_of
 
 
 def rand(*shape, dtype=torch.float64, requires_grad=True):
@@ -90,8 +91,8 @@ def fails(*args, **kwargs):
 
 
 def notes_of(error):
-    """The notes of an exception; on Python 3.10, which has none, the end of its chain of causes."""
-    return [*getattr(error, "__notes__", ()), str(error.__cause__)]
+    """The notes of an exception; on Python 3.10, which has none, its chain of causes."""
+    return [*getattr(error, "__notes__", ()), *map(str, causes_of(error))]
 
 
 def failing(slot):
@@ -315,3 +316,39 @@ def test_full_validation_accepts_gradients_that_are_possible_but_not_needed():
     op(x, COUNTS, torch.ones(2), []).sum().backward()
 
     assert [2.0, 3.0] == x.grad.tolist()
+
+
+class WithoutNotesError(Exception):
+    """An exception as on Python 3.10."""
+
+    add_note = None
+
+
+def test_notes_without_notes_are_added_once_each():
+    error = WithoutNotesError("own")
+    for note in ("first", "second", "first", "second"):
+        add_note(error, note)
+
+    assert ["own", "first", "second"] == list(map(str, causes_of(error)))
+
+
+def test_a_note_leaves_visible_what_an_exception_was_raised_in_the_midst_of():
+    try:
+        try:
+            raise KeyError("before")
+        except KeyError:
+            raise WithoutNotesError("own")  # noqa: B904 - the point
+    except WithoutNotesError as caught:
+        error = caught
+    add_note(error, "the note")
+
+    shown = "".join(traceback.format_exception(error))
+    assert shown.index("before") < shown.index("the note") < shown.index("own")
+
+
+def test_an_exception_that_was_raised_from_itself_gets_a_note():
+    error = WithoutNotesError("own")
+    error.__cause__ = error
+    add_note(error, "the note")
+
+    assert ["own", "the note"] == list(map(str, causes_of(error)))

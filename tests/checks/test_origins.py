@@ -8,7 +8,7 @@ from verdicts import verdict
 
 from custom_autograd import GradientError, Sample, check, custom_op
 from custom_autograd.core.errors import GradientUnavailable
-from custom_autograd.verification.harness.base import REFUSALS, find_refusal, rule_behind
+from custom_autograd.verification.harness.base import REFUSALS, find_refusal, root_cause, rule_behind
 
 MISLEADING = "the gradient of 'x' is not differentiable: no rule, once-differentiable, cannot derive, no backward"
 
@@ -241,3 +241,11 @@ def test_a_kernel_that_always_raises_fails_once(raised):
     results = check(op, [Sample(torch.ones(3))], checks=["schema", "gradcheck", "compile"]).results
 
     assert ["all checks"] == [result.check for result in results if result.is_finding]
+
+
+def test_an_exception_that_was_raised_from_itself_is_its_own_cause():
+    error = ValueError("no")
+    error.__cause__ = error
+
+    assert rule_behind(error) is None
+    assert root_cause(error) is error

@@ -29,7 +29,7 @@ from custom_autograd.core.errors import (
 )
 from custom_autograd.core.locations import format_location
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.user_code import NoteError, rule_left_by
+from custom_autograd.values.user_code import NoteError, causes_of, rule_left_by
 from custom_autograd.verification.harness.targets import Target
 
 PACKAGE = str(Path(__file__).parents[2])
@@ -46,13 +46,8 @@ LIBRARY = str(Path(TORCH, "_library", "autograd.py"))
 
 def rule_behind(error: BaseException) -> str | None:
     """Return file:line of the rule that an exception left, or one of those that led to it; None if none did."""
-    seen: BaseException | None = error
-    while seen is not None:
-        found = rule_left_by(seen) or _in_traceback(seen)
-        if found:
-            return found
-        seen = seen.__cause__
-    return None
+    found = (rule_left_by(one) or _in_traceback(one) for one in causes_of(error))
+    return next(filter(None, found), None)
 
 
 def _in_traceback(error: BaseException) -> str:
@@ -222,10 +217,12 @@ def refusal_or_raise(error: Exception, *, is_optional: bool = False) -> str:
 
 def root_cause(error: BaseException) -> BaseException:
     """Return the error at the beginning of a chain: the compiler wraps what an op raises, more than once."""
-    while error.__cause__ is not None and not isinstance(error.__cause__, NoteError):
+    for cause in causes_of(error):
+        if isinstance(cause, NoteError):
+            break
+        error = cause
         if isinstance(error, FakeUnavailable):  # it explains its cause
             break
-        error = error.__cause__
     return error
 
 
