@@ -22,6 +22,7 @@ from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import module_of_caller, modules_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.option_types import check_bools, check_type, listed, several
+from custom_autograd.core.signatures import WITHOUT_DELAY, find_delay
 from custom_autograd.execution.kernel_options import KernelOptions, make_kernel
 from custom_autograd.native import loading
 from custom_autograd.registration import dispatcher_library as library
@@ -116,8 +117,7 @@ def declare(
     check_bools(lambda: refuse, reference=is_reference, replace=replace)
     caller = module_of_caller()
     name = parse_name(options.op, refuse.location, is_torchs=caller.partition(".")[0] == "torch")
-    if not callable(function):
-        raise _not_callable(refuse, function)
+    _check_runs(refuse, function)
     devices = None if device_types is None else _device_types(device_types, refuse)
     options = replace_fields(options, described=shape_notation.outputs_of(shapes))
     with only_readable(refuse):
@@ -177,9 +177,15 @@ def _device_types(device_types: str | Sequence[str], refuse: Refusal) -> tuple[s
     return tuple(map(name_of, given))
 
 
-def _not_callable(refuse: Refusal, found: object) -> DeclarationError:
-    do = "declare what Class.method gives" if isinstance(found, classmethod) else None
-    return refuse("the declared object is not callable", expected="a function", found=show(found), do=do)
+def _check_runs(refuse: Refusal, function: object) -> None:
+    """Refuse what is not callable, and a function that a call does not run."""
+    if not callable(function):
+        do = "declare what Class.method gives" if isinstance(function, classmethod) else None
+        raise refuse("the declared object is not callable", expected="a function", found=show(function), do=do)
+    delay = find_delay(function)
+    if delay is not None:
+        problem = f"the declared function returns {delay}, which has not run"
+        raise refuse(problem, expected="a function that returns results", do=WITHOUT_DELAY)
 
 
 def define(declaration: Declaration, *rules: Registration, replace: bool) -> OpRecord:

@@ -26,7 +26,7 @@ def register(record: OpRecord, function: F, *, surrogate: str | None, replace: b
 
 def register_samples(record: OpRecord, function: F, *, replace: bool) -> F:
     """Register a generator of samples."""
-    check_signature(record.declaration, "generator of samples", function, ["make"])
+    check_signature(record.declaration, "generator of samples", function, ["make"], may_yield=True)
     record.add(Samples(location_of(function), function), replace=replace)
     return function
 

@@ -8,7 +8,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 
@@ -116,6 +116,24 @@ def returns_nothing(function: object) -> bool:
     is_function = isinstance(tree.body[0], ast.FunctionDef)
     return is_function and not any(isinstance(node, ast.Return) and node.value for node in ast.walk(tree))
 
+
+def find_delay(function: Callable[..., Any]) -> str | None:  # Any: whatever users register
+    """Return what a call returns before any of the code has run: a coroutine or a generator; None if it runs."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = function if isinstance(function, (FunctionType, MethodType)) else type(function).__call__
+    flags = getattr(getattr(called, "__code__", None), "co_flags", 0)
+    return next((name for flag, name in DELAYS.items() if flags & flag), None)
+
+
+GENERATOR = "a generator"
+DELAYS = {
+    inspect.CO_COROUTINE: "a coroutine",
+    inspect.CO_ASYNC_GENERATOR: "an asynchronous generator",
+    inspect.CO_GENERATOR: GENERATOR,
+}
+"""What calls of functions return that run later, by the flag of their code."""
+WITHOUT_DELAY = "return the results themselves; what awaits or collects them can be called within the function"
 
 ANONYMOUS = ("_", "<lambda>")
 

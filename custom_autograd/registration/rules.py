@@ -17,7 +17,15 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError, RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote, show, suggest
-from custom_autograd.core.signatures import find_misfit, find_signature, plain_parameters, signature_of_code
+from custom_autograd.core.signatures import (
+    GENERATOR,
+    WITHOUT_DELAY,
+    find_delay,
+    find_misfit,
+    find_signature,
+    plain_parameters,
+    signature_of_code,
+)
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.declaration import Declaration, Function
 from custom_autograd.registration.rule_types import META, NEEDS, special_names, value_names
@@ -42,11 +50,16 @@ def keywords_of(schema: Schema) -> list[str]:
 
 
 def check_signature(
-    declaration: Declaration, title: str, function: Function, positional: Iterable[str], keywords: Iterable[str] = ()
+    declaration: Declaration,
+    title: str,
+    function: Function,
+    positional: Iterable[str],
+    keywords: Iterable[str] = (),
+    *,
+    may_yield: bool = False,
 ) -> None:
     """Check that a function accepts these positional arguments and keywords; a builtin raises when called."""
-    if not callable(function):
-        raise _not_callable(declaration, title, function)
+    _check_runs(declaration, title, function, may_yield=may_yield)
     positional, keywords = list(positional), list(keywords)
     if not keywords and plain_parameters(function) == tuple(positional):
         return
@@ -92,9 +105,15 @@ def refusing(declaration: Declaration, function: object) -> Callable[..., Regist
     return partial(declaration.origin(location).error, RegistrationError)
 
 
-def _not_callable(declaration: Declaration, title: str, function: object) -> RegistrationError:
-    problem = f"the {title} is not callable"
-    return refusing(declaration, function)(problem, expected="a function", found=repr(function))
+def _check_runs(declaration: Declaration, title: str, function: object, *, may_yield: bool = False) -> None:
+    """Refuse what is not callable, and a function that a call does not run."""
+    if not callable(function):
+        problem = f"the {title} is not callable"
+        raise refusing(declaration, function)(problem, expected="a function", found=repr(function))
+    delay = find_delay(function)
+    if delay is not None and not (may_yield and delay == GENERATOR):
+        problem = f"the {title} returns {delay}, which has not run"
+        raise refusing(declaration, function)(problem, expected="a function that returns results", do=WITHOUT_DELAY)
 
 
 def check_surrogate(declaration: Declaration, function: object, surrogate: object) -> None:
@@ -110,6 +129,7 @@ def check_surrogate(declaration: Declaration, function: object, surrogate: objec
 
 def bind_gradients(declaration: Declaration, title: str, function: Function) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the names that a rule is called with, and those of its parameters with a default of None."""
+    _check_runs(declaration, title, function)
     names, optional = plain_parameters(function), frozenset[str]()
     if names is None or not _are_plain(declaration.schema, names):
         special = special_names(declaration.schema, with_grads=True, with_tangents=False)
@@ -157,8 +177,7 @@ def _bind(
 ) -> list[inspect.Parameter]:
     """Return the parameters that a rule is called with; arguments and errors as in `bind_names`."""
     valid = tuple(dict.fromkeys([*values, *special]))
-    if not callable(function):
-        raise _not_callable(declaration, title, function)
+    _check_runs(declaration, title, function)
     signature, bound = find_signature(function), list[inspect.Parameter]()
     if signature is None:
         do = "wrap it in a function whose parameters are the names it needs"
