@@ -19,7 +19,9 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.schema.named_tuples import in_order_of, sole_value
 from custom_autograd.schema.schema import Output
+from custom_autograd.torch_private.transforms import is_recorded_anywhere
 from custom_autograd.values.random_state import kept_random_state
+from custom_autograd.values.tensors import copies, overwrite, tensors_in
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
@@ -48,9 +50,17 @@ def _call(record: OpRecord, values: ByName, dims: ByName, index: int, *, keeps_s
     if keeps_state:
         generators = {name: one for name, one in chosen.items() if isinstance(one, torch.Generator)}
         chosen |= {name: one.clone_state() for name, one in generators.items()}
-    positional, keywords = Binder(record.declaration.schema).call(chosen)
+    names = [argument.name for argument in record.declaration.schema.mutated_arguments]
+    written = [chosen[name] for name in names]
+    is_recorded = bool(written) and any(map(is_recorded_anywhere, tensors_in([*values.values()])))
+    # NOTE: what a node saves of a sample would be out of date as soon as the next sample of the batch is written.
+    own = copies(written) if is_recorded else written
+    positional, keywords = Binder(record.declaration.schema).call({**chosen, **dict(zip(names, own, strict=True))})
     with kept_random_state(is_enabled=keeps_state):
-        return opened(record)(*positional, **keywords)
+        result = opened(record)(*positional, **keywords)
+    if is_recorded:
+        overwrite(written, own)
+    return result
 
 
 def _check(record: OpRecord, info: Any, values: ByName, dims: ByName, *, draws: bool) -> None:

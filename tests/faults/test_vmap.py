@@ -303,7 +303,9 @@ def test_an_op_that_refuses_the_slices_of_a_batch_passes_where_it_takes_them():
 
 
 def test_number_that_depends_on_data_is_skipped():
-    op = custom_op("faults_vmap::count", lambda x: (x * 1, int((x > 1.9).sum())), schema="(Tensor x) -> (Tensor, SymInt)")
+    op = custom_op(
+        "faults_vmap::count", lambda x: (x * 1, int((x > 1.9).sum())), schema="(Tensor x) -> (Tensor, SymInt)"
+    )
     op.register_fake(lambda x: (torch.empty_like(x), torch.library.get_ctx().new_dynamic_size()))
     result = result_of(op, [Sample(torch.tensor([2.0, 1.95]))])
 
