@@ -69,6 +69,7 @@ class FakeCapability(Capability):
                 return reader.read(None, arguments, "fake")
             result = _run(record, rule, bind, arguments)
             found = reader.read(result, arguments, f"fake, {rule.location},")
+            _check_numbers(record, rule, found)
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
@@ -120,6 +121,24 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
         if pending - symbols_in(result):
             raise _reads_data(record, rule, "item() or the like, whose number is not the size of an output")
     return result
+
+
+def _check_numbers(record: OpRecord, rule: FakeRule, found: Any) -> None:  # Any: as above
+    """Refuse a number that depends on data where the schema says int: torch would try to make a number of it."""
+    outputs = record.declaration.schema.outputs
+    values = zip(outputs, [found] if len(outputs) == 1 else found or (), strict=True)
+    for output, value in [row for row in values if row[0].type == "int" and type(row[1]) is not int]:
+        from custom_autograd.torch_private.symbols import symbols_in  # loads sympy
+        from custom_autograd.values.data_reads import FakeReadsValueError
+
+        if symbols_in(value):
+            raise record.declaration.origin(rule.where).error(
+                FakeReadsValueError,
+                f"the fake returns a number that depends on data as output '{output.name}', whose type is int",
+                expected="the type SymInt in the schema",
+                found=str(record.declaration.schema),
+                do="write SymInt there; it is the type that follows from the annotation int",
+            )
 
 
 def _is_derived(record: OpRecord) -> bool:

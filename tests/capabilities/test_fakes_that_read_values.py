@@ -189,3 +189,52 @@ a fault of torch, not of the op:
 the meta kernels that the reference calls return another stride than the kernels:
 end the reference in .contiguous(), or register_fake with x.new_empty(x.shape)""",
     )
+
+
+@custom_op("value_reads::counted", schema="(Tensor x) -> (Tensor positive, int count)")
+def counted(x):
+    return x * 1, int((x > 0).sum())
+
+
+@counted.register_fake
+def _(x):
+    return torch.empty_like(x), torch.library.get_ctx().new_dynamic_size()
+
+
+@custom_op("value_reads::sized", schema="(Tensor x) -> (Tensor, int)")
+def sized(x):
+    return x * 1, x.shape[0]
+
+
+@sized.register_fake
+def _(x):
+    return torch.empty_like(x), x.shape[0]
+
+
+def test_message_for_a_number_that_depends_on_data_as_int():
+    with pytest.raises(FakeUnavailable) as caught:
+        exported(counted)
+
+    said, _, _ = str(caught.value).partition("\n\n")  # torch.export adds where the call is
+    assert_expected_inline(
+        re.sub(r":\d+", ":N", said),
+        """\
+value_reads::counted: the fake returns a number that depends on data as output 'count', whose type is int
+  expected   the type SymInt in the schema
+  found      (Tensor x) -> (Tensor positive, int count)
+  rule       test_fakes_that_read_values.py:N, fake
+  declared   test_fakes_that_read_values.py:N
+  do         write SymInt there; it is the type that follows from the annotation int""",
+    )
+
+
+def test_such_a_number_breaks_a_graph_that_may_be_broken(fresh_compiler):
+    compiled = torch.compile(lambda x: counted(x)[1] * 2, backend="eager")
+
+    assert 6 == compiled(X)
+
+
+def test_a_size_as_int_is_no_such_number(fresh_compiler):
+    compiled = torch.compile(lambda x: sized(x)[1], backend="eager", fullgraph=True, dynamic=True)
+
+    assert 3 == compiled(X)
