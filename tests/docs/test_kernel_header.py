@@ -87,6 +87,7 @@ CALLS = {
     "scale": ((tensor(1, 2), 3.0, tensor(10, 20)), tensor(13, 26)),
     "is_alike": ((tensor(1, 2), tensor(3)), False),
     "row_max": ((tensor([1, 3], [5, 4]),), (tensor(3, 5), torch.tensor([1, 0]))),
+    "accumulate": ((tensor(1, 2), [tensor(3, 4), None], [2.0, 1.0]), 1),
     "logistic": ((tensor(-2, 0, 700),), tensor(-2, 0, 700).sigmoid()),
     "exponents": ((tensor(1, 10, 0.5),), torch.tensor([0, 3, -1])),
     "row_sums": ((torch.full((2, 4096), 1.0, dtype=torch.bfloat16),), torch.full((2,), 4096.0)),
@@ -113,6 +114,13 @@ def test_an_example_computes_what_it_should(name, source):
     torch.testing.assert_close(cpp_kernel(source, name)(*arguments), expected)
 
 
+def test_the_example_with_lists_writes_to_its_argument(source):
+    out = tensor(1, 2)
+    cpp_kernel(source, "accumulate")(out, [None, tensor(3, 4), tensor(10, 10)], [5.0, 2.0, 1.0])
+
+    assert [17.0, 20.0] == out.tolist()
+
+
 def test_random_numbers_are_those_of_the_published_generator(source):
     """The words of counter 0 and key 0 of Random123's known answers."""
     words = torch.tensor([0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8], dtype=DOUBLE)
@@ -133,6 +141,7 @@ def test_every_example_is_called():
         ("scale", (tensor(1, 2), 3.0, tensor(1, 2, 3)), "'offset' must have 2 elements, found 3"),
         ("scale", (tensor(1, dtype=torch.float32), 3.0, None), "'x' must be a CPU tensor of dtype Double, found Float"),
         ("row_max", (tensor([1, 3], [5, 4]).t(),), r"'x' must be a contiguous CPU tensor"),
+        ("accumulate", (tensor(1), [None], []), "'weights' must have one number for each of 'parts'"),
         ("logistic", (torch.tensor([1]),), "'x' must be float64, float32, bfloat16 or float16"),
         ("sorted_positions", (tensor(1),), "reads or writes a tensor of dtype Double as Float"),
     ],
