@@ -1,9 +1,11 @@
 """The check `layouts` fails an op whose values or gradients depend on where numbers lie in memory."""
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
 
 
@@ -104,3 +106,19 @@ def test_lazy_conjugation_ignored_fails():
 
 def test_lazy_negation_ignored_fails():
     assert "'x' lazily negated: output 0[" in result_of(negation_ignored, 4).message
+
+
+@custom_op("faults_layouts::wrong_gradient", reference=True)
+def wrong_gradient(x: Tensor) -> Tensor:
+    return x * x
+
+
+wrong_gradient.register_backward(lambda grad, x: 3 * grad * x)
+
+
+def test_a_gradient_that_is_wrong_as_given_is_not_called_one_of_strides():
+    result = verdict("layouts", [Sample(torch.ones(3, 2, requires_grad=True))])(wrong_gradient)
+
+    assert "failed" == result.status
+    assert ["as given"] == [line.partition(":")[0] for line in result.message.splitlines()]
+    assert "a factor 1.5" == result.cause

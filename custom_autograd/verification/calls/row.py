@@ -50,6 +50,7 @@ class Row(Check):
         is_plain: whether a plain call of the op itself is the reference, and not its reference.
         is_ended_by_failure: whether the other cases are left out after one that fails.
         begins_plain: whether the call as it is comes first.
+        is_of_changes: whether the changes are left out if the call as it is fails: the cause is another one.
         nothing: why there is no case, where a sample has none.
     """
 
@@ -64,6 +65,7 @@ class Row(Check):
     is_plain: ClassVar[bool] = False
     is_ended_by_failure: ClassVar[bool] = False
     begins_plain: ClassVar[bool] = False
+    is_of_changes: ClassVar[bool] = False
     nothing: ClassVar[str] = "no change fits the sample"
 
     def holds(self, change: Change) -> bool:
@@ -100,11 +102,12 @@ class Row(Check):
             raise NothingToCheckError(self.nothing)
         for case in cases:
             verdict = explorer.look(case)
-            finding = finding_of(explorer, verdict, self.cause_of(verdict.fault))
+            is_as_given = self.is_of_changes and not case.changes
+            finding = finding_of(explorer, verdict, "" if is_as_given else self.cause_of(verdict.fault))
             is_told = self.tells_refusals or finding.advice or finding.status != "skipped"
             if is_told and verdict.reason not in (UNFIT, UNKNOWN):
                 yield finding
-            if finding.status == "failed" and self.is_ended_by_failure:
+            if finding.status == "failed" and (self.is_ended_by_failure or is_as_given):
                 return
 
     def _explorer(self, target: Target, sample: Sample, *, draws: bool) -> Explorer:

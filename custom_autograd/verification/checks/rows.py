@@ -70,6 +70,8 @@ class Layouts(Row):
     is_quick = True
     purpose = "values and gradients are the same in every memory layout of the inputs"
     stages = (LAYOUTS,)
+    begins_plain = True
+    is_of_changes = True
     cause = "strides, an offset or a view's lazy conjugation are ignored"
 
     def draws_alike(self, change: Change) -> bool:
