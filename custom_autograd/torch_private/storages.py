@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, strided
@@ -41,7 +42,8 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
 def may_share(one: Tensor, other: Tensor) -> bool:
     """Return True unless two tensors surely use other storages."""
     if type(one) is type(other) is Tensor and one.layout is other.layout is strided:
-        return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+        with suppress(NotImplementedError):  # a batch of tangents
+            return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     own, its = storages_of(one), storages_of(other)
     return own is None or its is None or not own.isdisjoint(its)
 

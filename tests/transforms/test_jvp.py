@@ -5,6 +5,7 @@ import torch
 from tables import each
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.functional import jacobian
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize
 from torch.testing import assert_close
 
@@ -32,6 +33,11 @@ def of_one_input(f, row):
     return jvp(lambda x: f(x, *rest), (first,), (first.sin(),))
 
 
+def of_batches(f, row):
+    """A jacobian whose columns are the tangents of one call."""
+    return jacobian(row.loss(f), row.inputs(), vectorize=True, strategy="forward-mode")
+
+
 def of_duals(f, row):
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(*pair) for pair in zip(row.inputs(), tangents(row), strict=True)]
@@ -51,6 +57,7 @@ WAYS = {
     "func.jvp of one input": of_one_input,
     "dual numbers": of_duals,
     "a backward of dual numbers": of_the_gradient_of_duals,
+    "tangents of a batch": of_batches,
     "func.jacfwd": lambda f, row: jacfwd(f, tuple(range(len(row.shapes))))(*row.inputs()),
 }
 
