@@ -125,9 +125,11 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
 
 def _check_numbers(record: OpRecord, rule: FakeRule, found: Any) -> None:  # Any: as above
     """Refuse a number that depends on data where the schema says int: torch would try to make a number of it."""
-    outputs = record.declaration.schema.outputs
-    values = zip(outputs, [found] if len(outputs) == 1 else found or (), strict=True)
-    for output, value in [row for row in values if row[0].type == "int" and type(row[1]) is not int]:
+    schema = record.declaration.schema
+    written = str(schema).rpartition("->")[2].strip(" ()").split(",")  # `Output.type` is int for SymInt, too
+    values = zip(schema.outputs, written, [found] if len(schema.outputs) == 1 else found or (), strict=True)
+    ints = [(output, value) for output, spelled, value in values if spelled.split()[0] == "int"]
+    for output, value in [row for row in ints if type(row[1]) is not int]:
         from custom_autograd.torch_private.symbols import symbols_in  # loads sympy
         from custom_autograd.values.data_reads import FakeReadsValueError
 
@@ -136,7 +138,7 @@ def _check_numbers(record: OpRecord, rule: FakeRule, found: Any) -> None:  # Any
                 FakeReadsValueError,
                 f"the fake returns a number that depends on data as output '{output.name}', whose type is int",
                 expected="the type SymInt in the schema",
-                found=str(record.declaration.schema),
+                found=str(schema),
                 do="write SymInt there; it is the type that follows from the annotation int",
             )
 
