@@ -47,14 +47,15 @@ class TargetArgument:
     name: str
     is_mutated: bool = False
     is_differentiable: bool = True
-    default: object = inspect.Parameter.empty
-    kind: object = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    # NOTE: by keyword, since to a signature this default is none, and Python 3.10 writes one under `python -OO`.
+    default: object = field(default=inspect.Parameter.empty, kw_only=True)
+    kind: object = field(default=inspect.Parameter.POSITIONAL_OR_KEYWORD, kw_only=True)
 
 
 def argument_of_schema(row: Argument) -> TargetArgument:
     """Return what a schema says of an argument."""
     default = row.default if row.has_default else inspect.Parameter.empty
-    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default, row.kind)
+    return TargetArgument(row.name, row.is_mutated, row.is_differentiable, default=default, kind=row.kind)
 
 
 def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[TargetArgument, ...]:
@@ -64,7 +65,9 @@ def arguments_with_containers(tree: ArgumentTree, schema: Schema) -> tuple[Targe
         flat = [argument for argument in schema.arguments if argument.name in node.flat()]
         is_mutated, is_differentiable = any(a.is_mutated for a in flat), any(a.is_differentiable for a in flat)
         parameter = tree.signature.parameters[node.name]
-        found.append(TargetArgument(node.name, is_mutated, is_differentiable, parameter.default, parameter.kind))
+        found.append(
+            TargetArgument(node.name, is_mutated, is_differentiable, default=parameter.default, kind=parameter.kind)
+        )
     return tuple(found)
 
 
