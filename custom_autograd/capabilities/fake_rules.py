@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import FakeRule
 from custom_autograd.registration.rules import take_all
+from custom_autograd.schema.schema import Output, Schema
 from custom_autograd.shapes.rule import check_sizes, described_op
 from custom_autograd.torch_private import fakes
 from custom_autograd.torch_private.definitions import is_of_profile, name_source_of_fake, register_fake
@@ -50,6 +51,7 @@ class FakeCapability(Capability):
         reader = ResultReader(record.declaration, str)
         refuse_none = refusals.refuse_none(record.declaration)
         required = [argument.name for argument in record.declaration.schema.arguments if argument.type == "Tensor"]
+        ints = _ints_of(record.declaration.schema)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema declares
             if not record.road.is_traced:
@@ -69,7 +71,7 @@ class FakeCapability(Capability):
                 return reader.read(None, arguments, "fake")
             result = _run(record, rule, bind, arguments)
             found = reader.read(result, arguments, f"fake, {rule.location},")
-            _check_numbers(record, rule, found)
+            _check_numbers(record, rule, found, ints)
             _check_has_no_data(record, f"{rule.location}, fake", found, arguments)
             return found
 
@@ -123,13 +125,19 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
     return result
 
 
-def _check_numbers(record: OpRecord, rule: FakeRule, found: Any) -> None:  # Any: as above
+def _ints_of(schema: Schema) -> list[tuple[int, Output]]:
+    """Return the outputs that are spelled int, by position: `Output.type` is int for SymInt, too."""
+    spelled = str(schema).rpartition("->")[2].strip(" ()").split(",")
+    rows = enumerate(zip(schema.outputs, spelled, strict=False))  # of none, the text is empty
+    return [(position, output) for position, (output, text) in rows if text.split()[0] == "int"]
+
+
+def _check_numbers(record: OpRecord, rule: FakeRule, found: Any, ints: Sequence[tuple[int, Output]]) -> None:
     """Refuse a number that depends on data where the schema says int: torch would try to make a number of it."""
-    schema = record.declaration.schema
-    written = str(schema).rpartition("->")[2].strip(" ()").split(",")  # `Output.type` is int for SymInt, too
-    values = zip(schema.outputs, written, [found] if len(schema.outputs) == 1 else found or (), strict=True)
-    ints = [(output, value) for output, spelled, value in values if spelled.split()[0] == "int"]
-    for output, value in [row for row in ints if type(row[1]) is not int]:
+    values = [found] if len(record.declaration.schema.outputs) == 1 else found  # Any: as above
+    for output, value in [(output, values[position]) for position, output in ints]:
+        if type(value) is int:
+            continue
         from custom_autograd.torch_private.symbols import symbols_in  # loads sympy
         from custom_autograd.values.data_reads import FakeReadsValueError
 
@@ -138,7 +146,7 @@ def _check_numbers(record: OpRecord, rule: FakeRule, found: Any) -> None:  # Any
                 FakeReadsValueError,
                 f"the fake returns a number that depends on data as output '{output.name}', whose type is int",
                 expected="the type SymInt in the schema",
-                found=str(schema),
+                found=str(record.declaration.schema),
                 do="write SymInt there; it is the type that follows from the annotation int",
             )
 
