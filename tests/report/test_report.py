@@ -162,6 +162,18 @@ ns::f: 1 failed, 1 not looked at, 1 accepted""",
     )
 
 
+def test_text_cuts_the_lines_of_a_script_that_write_out_many_numbers():
+    long = dataclasses.replace(EXPLAINED, script=f"sample = {list(range(1000))}\ncheck(f)")
+
+    text = str(Report((long,)))
+
+    assert "a script that shows it (cut here; whole in what --json, --html and --junit write" in text
+    assert "    sample = [0, 1, 2, " in text
+    assert max(map(len, text.splitlines())) == len("    ") + 1000 + len(" ...")
+    assert "999" not in text
+    assert "999" in json.loads(Report((long,)).to_json())["results"][0]["script"]
+
+
 def test_failures_as_text():
     with pytest.raises(CheckError) as caught:
         MIXED.raise_for_failures()

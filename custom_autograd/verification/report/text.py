@@ -71,8 +71,16 @@ def _finding(result: Result) -> str:
     lines = [head, *(f"  {line}" for line in (fold_lines(message) if result.status == "failed" else message))]
     lines += [f"  why, probably: {result.cause}"] if result.cause else []
     if result.script:
-        lines += ["  a script that shows it:", *(f"    {line}" for line in result.script.splitlines())]
+        script = result.script.splitlines()
+        is_cut = any(len(line) > LONGEST_LINE for line in script)
+        lines.append(f"  a script that shows it{CUT if is_cut else ''}:")
+        lines += [f"    {line if len(line) <= LONGEST_LINE else f'{line[:LONGEST_LINE]} ...'}" for line in script]
     return "\n".join(lines)
+
+
+LONGEST_LINE = 1000
+"""Characters of a line of a script; a line that writes out thousands of numbers would hide what was found."""
+CUT = " (cut here; whole in what --json, --html and --junit write, and as `script` of the result)"
 
 
 def _advice(results: Sequence[Result]) -> str:
