@@ -32,7 +32,10 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
     _check(record, info, values, dims, draws=draws)
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
     is_same, last = draws and info.randomness == "same", max(count, 1) - 1
-    calls = [_call(record, values, dims, index, keeps_state=is_same and index < last) for index in range(last + 1)]
+    written = _written_and_recorded(record, values)
+    calls = [
+        _call(record, values, dims, index, written, keeps_state=is_same and index < last) for index in range(last + 1)
+    ]
     columns = zip(*calls, strict=True) if len(outputs) > 1 else [calls] * len(outputs)
     results = [
         _stack(record, output.name, column, is_empty=count == 0)
@@ -44,22 +47,27 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
     return tuple(results), tuple(out_dims)
 
 
-def _call(record: OpRecord, values: ByName, dims: ByName, index: int, *, keeps_state: bool) -> Any:
+def _written_and_recorded(record: OpRecord, values: ByName) -> list[str]:
+    """Return the arguments that a call writes to while autograd records it, at any level; none where it does not."""
+    written = [argument.name for argument in record.declaration.schema.mutated_arguments]
+    return written if written and any(map(is_recorded_anywhere, tensors_in([*values.values()]))) else []
+
+
+def _call(
+    record: OpRecord, values: ByName, dims: ByName, index: int, written: Sequence[str], *, keeps_state: bool
+) -> Any:
     """Call the op on one sample, which may leave the states of random numbers as they are."""
     chosen = {name: _select(value, dims[name], index) for name, value in values.items()}
     if keeps_state:
         generators = {name: one for name, one in chosen.items() if isinstance(one, torch.Generator)}
         chosen |= {name: one.clone_state() for name, one in generators.items()}
-    names = [argument.name for argument in record.declaration.schema.mutated_arguments]
-    written = [chosen[name] for name in names]
-    is_recorded = bool(written) and any(map(is_recorded_anywhere, tensors_in([*values.values()])))
     # NOTE: what a node saves of a sample would be out of date as soon as the next sample of the batch is written.
-    own = copies(written) if is_recorded else written
-    positional, keywords = Binder(record.declaration.schema).call({**chosen, **dict(zip(names, own, strict=True))})
+    given = [chosen[name] for name in written]
+    own = copies(given)
+    positional, keywords = Binder(record.declaration.schema).call({**chosen, **dict(zip(written, own, strict=True))})
     with kept_random_state(is_enabled=keeps_state):
         result = opened(record)(*positional, **keywords)
-    if is_recorded:
-        overwrite(written, own)
+    overwrite(given, own)
     return result
 
 
@@ -147,7 +155,7 @@ def _shapes(tensors: Sequence[Tensor]) -> list[str]:
 
 
 def _require_one(record: OpRecord, problem: str, found: Sequence[str]) -> None:
-    """Raise if what was found of the samples differs: there is no batch of such results."""
+    """Raise an error if the samples differ in what was found: such results cannot be stacked."""
     if len(set(found)) > 1:
         raise record.declaration.error(
             VmapUnavailable,

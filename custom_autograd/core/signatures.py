@@ -132,7 +132,7 @@ DELAYS = {
     inspect.CO_ASYNC_GENERATOR: "an asynchronous generator",
     inspect.CO_GENERATOR: GENERATOR,
 }
-"""What calls of functions return that run later, by the flag of their code."""
+"""What a call returns if the function runs later, by the flag of its code."""
 WITHOUT_DELAY = "return the results themselves; what awaits or collects them can be called within the function"
 
 ANONYMOUS = ("_", "<lambda>")

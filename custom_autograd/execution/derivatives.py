@@ -27,7 +27,7 @@ ByName = Mapping[str, Any]  # Any: tensors, lists of tensors, metadata and other
 
 
 class Below(threading.local):
-    """What the levels below one of a call, which run in its midst, say to it; forgotten before they begin.
+    """What a level of a call learns from the levels below it; reset before these run.
 
     Attributes:
         unknown: the hidden outputs whose tangents are zeros because nothing computes them.
@@ -59,8 +59,10 @@ class Derivatives:
 
     def check_hidden(self, ctx: Any, saved: Collection[str]) -> None:
         """Refuse reverse mode over a hidden output whose tangent, computed below, is unknown."""
+        if not self.below.unknown or not any(ctx.needs_input_grad):
+            return
         unknown = [name for name in self.below.unknown if name in saved]
-        if unknown and any(ctx.needs_input_grad):
+        if unknown:
             self.tangents.refuse_reverse(unknown)
 
     def backward(self, ctx: Any, needs: ByName, grads: ByName) -> Mapping[str, Any]:

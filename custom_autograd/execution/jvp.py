@@ -71,6 +71,8 @@ class Jvp:
         derivable = [name for name in asked if name in self._derivable]
         if derivable or self.plan.jvp is None:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
+        if len(derivable) == len(asked):
+            return found, ()
         # Of what is not derived, integers have no tangent, and neither has None.
         unknown = [name for name in asked if name not in derivable and any_floating([results[name]])]
         return found, tuple(unknown)

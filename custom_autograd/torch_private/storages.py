@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, strided
@@ -42,8 +41,10 @@ def storages_of(tensor: Tensor) -> frozenset[int] | None:
 def may_share(one: Tensor, other: Tensor) -> bool:
     """Return True unless two tensors surely use other storages."""
     if type(one) is type(other) is Tensor and one.layout is other.layout is strided:
-        with suppress(NotImplementedError):  # a batch of tangents
+        try:
             return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+        except NotImplementedError:  # a batch has no storage of its own
+            one, other = unwrapped(one), unwrapped(other)
     own, its = storages_of(one), storages_of(other)
     return own is None or its is None or not own.isdisjoint(its)
 

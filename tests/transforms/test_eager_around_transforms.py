@@ -85,7 +85,7 @@ AROUND = {
 
 
 def outcome(function, row, around, inside):
-    """What a nesting gives; why not, where torch or the op refuses it."""
+    """The results of a nesting, or the error where torch or the op refuses it."""
     x, *others = (0.5 * tensor for tensor in row.inputs())
     loss = row.loss(function)
     try:

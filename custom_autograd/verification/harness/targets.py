@@ -47,7 +47,7 @@ class TargetArgument:
     name: str
     is_mutated: bool = False
     is_differentiable: bool = True
-    # NOTE: by keyword, since to a signature this default is none, and Python 3.10 writes one under `python -OO`.
+    # NOTE: keyword-only: Python 3.10 makes a signature under `python -OO`, in which `empty` means no default.
     default: object = field(default=inspect.Parameter.empty, kw_only=True)
     kind: object = field(default=inspect.Parameter.POSITIONAL_OR_KEYWORD, kw_only=True)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,18 +120,24 @@ def judge_raised(text: str, error: Exception, *, cause: str = "") -> Finding:
     return skipped(message) if is_honest else failed(message, cause=cause)
 
 
+@contextlib.contextmanager
+def _faked(sample: Sample) -> Iterator[Sample]:
+    """Give the sample with fake tensors, which record nothing."""
+    with torch.no_grad(), fake_mode() as to_fake:
+        yield sample.map(lambda tensor: to_fake(tensor.detach()))
+
+
 def has_data_dependent_size(target: Target, sample: Sample) -> bool:
     """Return True if the fake kernel returns a size that is unknown before the op runs."""
-    with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
-        outputs = call_on(target.call, sample.map(lambda tensor: to_fake(tensor.detach())))
+    with contextlib.suppress(Exception), _faked(sample) as traced:
+        outputs = call_on(target.call, traced)
         return any(not isinstance(size, int) for output in outputs for size in output.shape)
     return False
 
 
 def has_data_dependent_number(target: Target, sample: Sample) -> bool:
     """Return True if the fake kernel returns a number that is unknown before the op runs."""
-    with torch.no_grad(), contextlib.suppress(Exception), fake_mode() as to_fake:
-        traced = sample.map(lambda tensor: to_fake(tensor.detach()))
+    with contextlib.suppress(Exception), _faked(sample) as traced:
         result = target.call(*traced.args, **traced.kwargs)
         results = result if isinstance(result, tuple) else (result,)
         return any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results)
