@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.core.errors import KernelWarning
 from custom_autograd.core.locations import layers_of, location_of, stacklevel_of_caller
@@ -72,7 +73,8 @@ class DerivedFlops:
     def _run_backward(self, values: ByName, wanted: tuple[str, ...]) -> int:
         schema = self._declaration.schema
         inputs = [tensor.requires_grad_() for name in wanted for tensor in tensors_in([values[name]])]
-        with torch.enable_grad():
+        # NOTE: hooks of the caller do not see it: a checkpoint would count tensors that it does not find again.
+        with torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
             results = call_reference(self._declaration, self._reference, values)
         shown = {output.name for output in schema.visible_outputs}
         of_call = tensors_in([results[one.name] for one in schema.differentiable_results if one.name in shown])
@@ -147,6 +149,10 @@ def _part(value: Any) -> Hashable:  # Any: as above
 def _copied(value: Any, copy: Callable[[Tensor], Tensor]) -> Any:  # Any: as above
     """Return an argument that the reference may write to, and draw from."""
     return value.clone_state() if isinstance(value, Generator) else mapped(copy, value)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 import contextlib
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import dataclass
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
+from python_server import run_python
 from tables import each
 from torch import Tensor
 from torch._functorch.aot_autograd import aot_function, make_boxed_compiler
@@ -349,9 +348,9 @@ with FlopCounterMode(display=False) as counter:
     op(torch.ones(2, 2)), gone(torch.ones(2, 2))
 print(counter.get_total_flops())
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    finished = run_python("-c", program)
 
-    assert "False\n16\n" == finished.stdout
+    assert "False\n16\n" == finished.stdout, finished.stderr
 
 
 def test_a_replaced_op_keeps_its_numbers_and_the_new_one_has_its_own():
@@ -559,13 +558,14 @@ def test_a_view_of_the_result_does_not_hide_the_backward(inputs):
 
 @pytest.mark.parametrize("is_reentrant", [False, True], ids=["saved tensors", "reentrant"])
 def test_what_a_checkpoint_computes_again_counts_again(inputs, is_reentrant):
-    """It is computed while the node of the op runs, and is not the backward of the op."""
+    """It is computed while the node of the op runs, and is not the backward of the op; nothing is known of it yet."""
     from torch.utils.checkpoint import checkpoint
 
     x, weight = inputs
+    op = declare_invisible(f"checkpointed_{is_reentrant}")
 
     def run():
-        checkpoint(invisible, x, weight, use_reentrant=is_reentrant).sum().backward()
+        checkpoint(op, x, weight, use_reentrant=is_reentrant).sum().backward()
 
     assert 4 * FORWARD == flops_of(run)
 
