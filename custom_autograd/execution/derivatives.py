@@ -123,7 +123,7 @@ class Derivatives:
                     gradients = partial(self._gradients, ctx, list(rest))
                 found, unknown = self.tangents(own, primals, made, ctx.known, gradients, is_recorded=is_recorded)
                 self.below.unknown = unknown
-                return flatten_values([filled(found.get(name), made[name]) for name in names])[0]
+                return flatten_values([*map(filled, map(found.get, names), map(made.__getitem__, names))])[0]
 
             of_results = dict(zip(results, lengths[len(tangents) + len(values) :], strict=False))
             found = restore(transforms.apart_from_jvp(run, leaves), [*map(of_results.__getitem__, names)])

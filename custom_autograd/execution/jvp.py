@@ -68,7 +68,7 @@ class Jvp:
         if self.plan.jvp is not None:
             found = self._from_rule(self.plan.jvp, tangents, values, metadata)
             asked = [name for name in self.hidden if name not in found]
-        derivable = [name for name in asked if name in self._derivable]
+        derivable = list(filter(self._derivable.__contains__, asked))
         if derivable or self.plan.jvp is None:
             found.update(self.derive(tangents, derivable, results, gradients, is_recorded=is_recorded))
         if len(derivable) == len(asked):
@@ -119,7 +119,7 @@ class Jvp:
                 do="register_jvp, or write the backward in differentiable operations",
             )
         needs = _given(tangents)
-        leaves, lengths = flatten_values([results[name] for name in names])
+        leaves, lengths = flatten_values([*map(results.__getitem__, names)])
         zeros = list(map(_seed, leaves))
         grads = {**dict.fromkeys(self.results), **dict(zip(names, restore(zeros, lengths), strict=True))}
         seeds = [one for one in zeros if one is not None]
@@ -137,15 +137,7 @@ class Jvp:
         self, seeds: list[Tensor], gradients: ByName, tangents: ByName
     ) -> tuple[Tensor | None, ...] | None:
         """Return the derivatives of gradients along tangents, by seed; None if no gradient has a tangent."""
-        products = self._products(gradients, tangents)
-        if not products:
-            return None
-        outputs, weights = zip(*products, strict=True)
-        return torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True)
-
-    def _products(self, gradients: ByName, tangents: ByName) -> list[tuple[Tensor, Tensor]]:
-        """Return each gradient with the tangent it is to be multiplied by."""
-        products = []
+        outputs, weights = list[Tensor](), list[Tensor]()
         for name, tangent in tangents.items():
             found = gradients.get(name)
             is_list = isinstance(tangent, (list, tuple))
@@ -161,8 +153,9 @@ class Jvp:
                         else f"where it is always zero, return None for '{name}'; else register_jvp, or write the "
                         "backward in differentiable operations",
                     )
-                products.append((sum_to_shape(gradient, one.shape), one))
-        return products
+                outputs.append(sum_to_shape(gradient, one.shape))
+                weights.append(one)
+        return torch.autograd.grad(outputs, seeds, weights, create_graph=True, allow_unused=True) if outputs else None
 
     def _from_rule(self, rule: NamedRule, tangents: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         self._check_named(rule, tangents)
