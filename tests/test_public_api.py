@@ -10,6 +10,7 @@ from tables import each
 
 import custom_autograd
 from custom_autograd import CustomOp, check, custom_op, triton_op, wrap_triton
+from python_server import run_python
 
 NO_DEFAULT = inspect.Parameter.empty
 MEMBERS = vars(CustomOp)
@@ -187,9 +188,9 @@ print([name for name in loaded if name.startswith(tuple(f"custom_autograd.{room}
 theirs = ("torch._dynamo", "torch._inductor", "torch.testing", "sympy", "numpy")
 print([name for name in loaded if name.startswith(theirs)])
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    finished = run_python("-c", program)
 
-    assert "[]\n[]\n" == finished.stdout
+    assert "[]\n[]\n" == finished.stdout, finished.stderr
 
 
 @each("is_enabled", [True, False])
@@ -205,6 +206,6 @@ from custom_autograd import custom_op
 
 print(gc.isenabled(), 2 in collected)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    finished = run_python("-c", program)
 
     assert f"{is_enabled} False\n" == finished.stdout

@@ -2,7 +2,6 @@
 
 import enum
 import inspect
-import subprocess
 import sys
 import threading
 import types
@@ -48,6 +47,7 @@ from custom_autograd.torch_private import (
 )
 from custom_autograd.torch_private import definitions as registrations
 from custom_autograd.torch_private import verification as compilation
+from python_server import run_python
 
 
 @pytest.fixture
@@ -417,7 +417,7 @@ light.register_backward(lambda grad: grad * 2)
 light(torch.ones(2, requires_grad=True)).sum().backward()
 print("torch._dynamo.eval_frame" in sys.modules)
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    finished = run_python("-c", program)
 
     assert "False\n" == finished.stdout, finished.stderr
 
@@ -1003,9 +1003,9 @@ print(len(warned), x.grad.tolist(), triple._record.road.native)
 
 
 def test_calls_are_not_native_on_an_untested_torch():
-    found = subprocess.run([sys.executable, "-c", UNTESTED], capture_output=True, text=True, check=True).stdout
+    finished = run_python("-c", UNTESTED)
 
-    assert "1 [9.0, 9.0] None\n" == found
+    assert "1 [9.0, 9.0] None\n" == finished.stdout, finished.stderr
 
 
 # -------------------------------------------------------------------------------------------------- python dispatch

@@ -546,6 +546,7 @@ def written(folder, name, text):
     return path
 
 
+@pytest.mark.slow
 def test_recorded_calls_tell_types_and_old_and_new_are_compared(tmp_path, capsys):
     plain = SWISH.replace("x: Tensor, beta: float", "x, beta").partition("\n\nswish =")[0]
     module = written(tmp_path, "swishes.py", f"{HEAD}{plain}\n\n{plain.replace('SwishFunction', 'Unused')}")

@@ -106,5 +106,6 @@ def test_a_class_that_is_not_registered_is_refused():
         custom_op("registered_classes::other", f)
 
 
+@pytest.mark.slow
 def test_every_check_passes():
     cube.check()

@@ -1,6 +1,5 @@
 """With `clear_saved=True` a rule frees what it has read: nothing else holds what was saved for it."""
 
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd import custom_op, inspect, through_dispatcher
+from python_server import run_python
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="a caller in Python 3.10 holds its arguments")
 
@@ -286,6 +286,6 @@ def peak_of(clear_saved):
 
 print(peak_of(False), peak_of(True))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ended = run_python("-c", script)
 
-    assert "2 1\n" == ended.stdout
+    assert "2 1\n" == ended.stdout, ended.stderr

@@ -9,7 +9,6 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from messages.shown import message
-from python_server import run_python
 from tables import each
 from torch import Tensor
 from torch._functorch.aot_autograd import aot_function, make_boxed_compiler
@@ -22,6 +21,7 @@ from custom_autograd.core.errors import KernelWarning
 from custom_autograd.kernels import cpp_kernel, numpy_kernel
 from custom_autograd.registration.registry import record_of
 from custom_autograd.torch_private.dispatch import HANDED_BACK
+from python_server import run_python
 
 
 def flops_of(call) -> int:

@@ -18,6 +18,7 @@ from custom_autograd import RegistrationError, Sample, check, custom_op
 from custom_autograd.capabilities.compile_cache import fingerprint
 from custom_autograd.capabilities.inlining import without_inlining
 from custom_autograd.core.errors import KernelUnavailable, KernelWarning
+from python_server import run_python
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -282,6 +283,7 @@ def test_what_wraps_a_kernel_and_what_it_imports_is_part_of_the_key(imports_of, 
     assert imported != key(importing)
 
 
+@pytest.mark.slow
 def test_check_compiles_both_ways():
     op = custom_op("inlined_kernels::checked", lambda x: x * 3, schema="(Tensor x) -> Tensor", reference=True)
     op.register_kernel("cpu", lambda x: x * 3 + (0 if type(x) is Tensor else 1), inline=True)
@@ -333,10 +335,11 @@ def _(x, factor):
 )
 
 
+@pytest.mark.slow
 def test_a_graph_holds_the_launches_of_triton_kernels(tmp_path):
     pytest.importorskip("triton")
     (tmp_path / "scaling.py").write_text(TRITON)
-    finished = subprocess.run([sys.executable, "scaling.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    finished = run_python("scaling.py", cwd=tmp_path)
 
     assert finished.returncode == 0, finished.stderr
     names = ["x", "out", "size", "factor", "BLOCK"]

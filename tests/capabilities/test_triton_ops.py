@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.torch_version import TorchVersion
 
 from custom_autograd import FakeUnavailable, triton_op
+from python_server import run_python
 
 HOMES = ["custom_autograd", pytest.param("torch.library", marks=pytest.mark.slow)]
 
@@ -77,14 +76,12 @@ def printed(program, home, tmp_path, **environment):
     pytest.importorskip("triton")
     (tmp_path / "scaling.py").write_text(program.replace("HOME", home), encoding="utf-8")
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "scaling.py"]
-    finished = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**inherited, **environment}
-    )
+    finished = run_python("scaling.py", cwd=tmp_path, env={**inherited, **environment})
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", HOMES)
 def test_a_graph_holds_the_launches_and_an_exported_program_the_op(home, tmp_path):
     names = ["x", "out", "size", "factor", "BLOCK"]
@@ -140,6 +137,7 @@ def test_it_mutates_what_it_declares():
     assert [2.0, 2.0] == x.tolist()
 
 
+@pytest.mark.slow
 def test_the_source_of_a_launched_kernel_is_part_of_the_key_of_compile_caches(tmp_path):
     program = DECLARATION + (
         "\nfrom custom_autograd.capabilities.compile_cache import fingerprint\n"

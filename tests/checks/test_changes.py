@@ -2,8 +2,8 @@
 
 import itertools
 
+import pytest
 import torch
-from tables import each
 from torch import Tensor
 
 from custom_autograd import Sample, custom_op
@@ -11,6 +11,7 @@ from custom_autograd.extend import target_of
 from custom_autograd.schema.samples import TensorFactory
 from custom_autograd.verification.calls.call import Call
 from custom_autograd.verification.calls.changes import changes_of
+from slow_cases import slow_but_every
 
 
 @custom_op("changes::everything", reference=True)
@@ -45,7 +46,7 @@ SAMPLES = {
 }
 
 
-@each("name", SAMPLES)
+@pytest.mark.parametrize("name", slow_but_every(3, SAMPLES))
 def test_two_changes_fit_or_say_that_they_do_not(name: str) -> None:
     target, sample = target_of(everything), SAMPLES[name].map(lambda x: x.detach().clone())
     needs = frozenset(i for i, x in enumerate(sample.tensors()) if x.is_floating_point())

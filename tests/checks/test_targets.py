@@ -1,5 +1,6 @@
 """Everything that can be checked is seen through one interface."""
 
+import pytest
 import torch
 from tables import each
 from torch import Tensor
@@ -74,6 +75,7 @@ def test_location_is_file_and_line():
     assert target_of(plain).location.startswith("test_targets.py:")
 
 
+@pytest.mark.slow
 @each("value", [Sine, OldSine, torch.sin])
 def test_right_functions_have_no_findings(value):
     report = check(value, lambda make: [Sample(make(3, 2))])

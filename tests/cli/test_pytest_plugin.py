@@ -1,14 +1,13 @@
 """pytest --custom-ops TARGET, and parametrize_checks: one item per op and check."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from custom_autograd.core.groups import GROUPS
 from custom_autograd.verification.checks import CHECKS
+from python_server import OF_CHECKS, run_python
 
 ROOT = Path(__file__).parents[2]
 OPS = """
@@ -50,13 +49,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run_pytest(folder, *arguments):
+def run_pytest(folder, *arguments, modules=OF_CHECKS):
     paths = os.pathsep.join([str(ROOT), str(folder)])
     plugins = [] if is_installed() else ["-p", "custom_autograd.pytest_plugin"]
-    command = [sys.executable, "-m", "pytest", *plugins, "-rA", "--color=no", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths}
-    )
+    command = ["-m", "pytest", *plugins, "-rA", "--color=no", *arguments]
+    done = run_python(*command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, modules=modules)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -100,7 +97,7 @@ def test_unknown_target_is_a_usage_error(folder):
 
 def test_plugin_imports_nothing_heavy_without_the_option(folder):
     (folder / "test_light.py").write_text("import sys\n\ndef test_light():\n    assert 'torch' not in sys.modules\n")
-    code, out = run_pytest(folder, "test_light.py")
+    code, out = run_pytest(folder, "test_light.py", modules=())
 
     assert 0 == code, out
 

@@ -214,8 +214,15 @@ def test_a_process_goes_on_after_a_target_that_it_cannot_load_and_tells_each_res
     assert list(found) == [result for _, result in told if result is not None]
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
-@pytest.mark.parametrize(("kind", "said"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("kind", "said", "processes"),
+    [
+        ("SIGINT", "Ctrl-C", "2"),
+        ("SIGTERM", "SIGTERM", "0"),
+        pytest.param("SIGINT", "Ctrl-C", "0", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "SIGTERM", "2", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_ends_the_check_with_what_was_found(file, kind, said, processes):
     # With several processes the child that reaches the sample interrupts its parent, as the terminal would.
     stopped = "os.getpid()" if processes == "0" else "os.getppid()"

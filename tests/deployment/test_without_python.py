@@ -15,6 +15,7 @@ from torch import Tensor
 from custom_autograd import custom_op
 from custom_autograd.core.errors import RegistrationError
 from custom_autograd.kernels import KernelUnavailable, cpp_kernel, cuda_kernel
+from python_server import run_python
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "deployment"
@@ -71,7 +72,7 @@ print([name for name in sys.modules if name.startswith("custom_autograd")])
 @needs_compiler
 def test_a_library_has_the_op_with_its_names_and_defaults(kernel, tmp_path):
     library = scaled.build_library(tmp_path / "lib" / "scaled.so", kernel=kernel)
-    done = subprocess.run([sys.executable, "-c", LOADED, str(library)], capture_output=True, text=True, check=False)
+    done = run_python("-c", LOADED, library)
 
     assert_expected_inline(
         done.stdout,
@@ -96,6 +97,7 @@ print(found.is_contiguous())
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_library_makes_the_layouts_of_a_kernel(kernel, tmp_path):
     """The kernel reads memory without a look at strides."""
@@ -103,7 +105,7 @@ def test_a_library_makes_the_layouts_of_a_kernel(kernel, tmp_path):
     op = custom_op("deployed::laid_out", scaled.python_function, reference=True)
     op.register_kernel("cpu", layouts="contiguous")(kernel)
     library = op.build_library(tmp_path / "laid_out.so")
-    done = subprocess.run([sys.executable, "-c", STRIDED, str(library)], capture_output=True, text=True, check=False)
+    done = run_python("-c", STRIDED, library)
 
     assert "True\n" == done.stdout, done.stderr
 
@@ -243,6 +245,7 @@ def test_a_source_that_is_not_there():
         scaled.build_library("refused.so", kernel=cpp_kernel("no/such.cpp", "scaled"))
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_folder_that_cannot_be_written(kernel):
     with pytest.raises(KernelUnavailable, match="the library of the op cannot be built"):

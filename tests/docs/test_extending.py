@@ -3,11 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from python_server import run_python
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "custom_autograd"
@@ -154,5 +154,6 @@ def insert(file: Path, changes: list[str]) -> None:
 def run(folder: Path, code: str) -> str:
     """Return what a Python program prints with the package in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+    finished = run_python("-c", code, cwd=folder, env=environment)
+    assert 0 == finished.returncode, finished.stderr
+    return finished.stdout

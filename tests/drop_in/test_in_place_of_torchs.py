@@ -1,10 +1,8 @@
 """With `torch.library.custom_op = custom_autograd.custom_op` before anything else, PyTorch imports and works."""
 
-import subprocess
-import sys
-
 import pytest
 
+from python_server import run_python
 from slow_cases import slow_but_every
 
 PATCH = """
@@ -39,6 +37,6 @@ torch.testing.assert_close(found, torch.cat([-x[..., 2:], x[..., :2]], -1))
 
 @pytest.mark.parametrize("name", slow_but_every(3, PROGRAMS))
 def test_pytorch_declares_its_own_ops_with_ours(name):
-    found = subprocess.run([sys.executable, "-c", PATCH + PROGRAMS[name]], capture_output=True, text=True, check=False)
+    found = run_python("-c", PATCH + PROGRAMS[name])
 
     assert 0 == found.returncode, found.stderr

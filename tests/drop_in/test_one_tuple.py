@@ -135,6 +135,7 @@ def test_it_is_the_schema_of_torch_library():
     assert theirs._schema == square.schema.text
 
 
+@pytest.mark.slow
 def test_all_checks_pass():
     square.check()
 

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import subprocess
 import sys
 import types
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from custom_autograd import DeclarationError, RegistrationError, custom_op
+from python_server import run_python
 
 X = torch.tensor([1.0, 2.0], dtype=torch.float64)
 
@@ -95,7 +95,7 @@ def test_another_module_is_refused_with_both_places():
 
 def test_a_file_that_is_imported_under_two_names_is_told_so(tmp_path):
     (tmp_path / "ops.py").write_text(CELL.format(name="twice", factor=2) + "\nimport ops\n")
-    found = subprocess.run([sys.executable, "ops.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = run_python("ops.py", cwd=tmp_path)
 
     assert 1 == found.returncode
     assert "the op is declared twice, because its file is imported under two names" in found.stderr

@@ -2,8 +2,6 @@
 
 import ctypes
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from custom_autograd import CheckError, Sample, check, custom_op
 from custom_autograd.cli.main import main
 from custom_autograd.verification.check import select_checks
 from custom_autograd.verification.checks.explore import Explore
+from python_server import run_python
 
 
 def samples(make):
@@ -123,7 +122,7 @@ def test_script_of_a_finding_shows_it_by_itself(tmp_path):
     program = tmp_path / "script.py"
     program.write_text(result.script, encoding="utf-8")
 
-    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    ended = run_python(program)
 
     assert "CheckError" in ended.stderr, ended.stderr
     assert "factor=0.0: gradient of 'x'" in ended.stderr

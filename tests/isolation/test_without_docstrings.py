@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import torch
 
@@ -16,6 +18,7 @@ for factor in (2, 3):
 """
 
 
+@pytest.mark.slow
 def test_a_right_op_passes_and_a_fault_is_found():
     found = subprocess.run([sys.executable, "-OO", "-c", PROGRAM], capture_output=True, text=True, check=False)
 

@@ -319,6 +319,7 @@ def test_threads_build_once(light: Path, builds: Callable[[], int]) -> None:
     assert 1 == builds()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_processes_build_once(light: Path, builds: Callable[[], int]) -> None:
     """Processes that start together share one build; the others wait for it."""

@@ -83,8 +83,8 @@ KINDS = [
     pytest.param("python", python_twice, None, id="Python"),
     pytest.param("layouts", python_twice, "contiguous", id="layouts"),
     pytest.param("numpy", numpy_twice, None, id="NumPy"),
-    pytest.param("numba", numba_twice, None, id="Numba", marks=NEEDS_NUMBA),
-    pytest.param("cpp", None, "contiguous", id="C++", marks=NEEDS_COMPILER),
+    pytest.param("numba", numba_twice, None, id="Numba", marks=[NEEDS_NUMBA, pytest.mark.slow]),
+    pytest.param("cpp", None, "contiguous", id="C++", marks=[NEEDS_COMPILER, pytest.mark.slow]),
     pytest.param("address", None, None, id="C++ by address", marks=NEEDS_COMPILER),
     pytest.param("triton", triton_twice, "contiguous", id="Triton", marks=NEEDS_INTERPRETER),
 ]

@@ -1,7 +1,6 @@
 """Numba kernels: compiled at the first call, on arrays for tensors; replaced where Numba is missing."""
 
 import importlib.util
-import subprocess
 import sys
 import threading
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from custom_autograd import KernelError, custom_op
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, NumbaKernel, numba_kernel
+from python_server import run_python
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
 
@@ -223,6 +223,7 @@ def test_the_interpreter_is_free_meanwhile():
     assert found[0][1].item() < 10**9
 
 
+@pytest.mark.slow
 @needs_numba
 def test_parallel_kernels_in_threads_take_turns():
     """Numba's default pool ends the process if two threads enter it."""
@@ -244,7 +245,7 @@ threads = [threading.Thread(target=work) for _ in range(3)]
 [t.start() for t in threads], [t.join() for t in threads]
 print("done")
 """
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    finished = run_python("-c", script)
 
     assert ("done\n", 0) == (finished.stdout, finished.returncode), finished.stderr
 
@@ -275,9 +276,9 @@ from custom_autograd.kernels import numba_kernel
 numba_kernel(abs)
 print("numba" in sys.modules)
 """
-    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    finished = run_python("-c", script)
 
-    assert "False\n" == finished.stdout
+    assert "False\n" == finished.stdout, finished.stderr
 
 
 def test_options_are_those_of_njit():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 
 import pytest
@@ -25,6 +24,7 @@ from custom_autograd.kernels import (
 )
 from custom_autograd.kernels.launches import unavailable
 from custom_autograd.native.loading import library
+from python_server import run_python
 
 REFUSALS = {
     "no driver": (
@@ -342,8 +342,7 @@ def test_hidden_devices_leave_the_kernel_of_the_host(tmp_path):
     environment.pop("TRITON_INTERPRET", None)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, str(program)]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    finished = run_python(program, env=environment)
     assert finished.returncode == 0, finished.stderr
     gradients, count, *problems = finished.stdout.splitlines()
 

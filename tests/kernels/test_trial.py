@@ -67,6 +67,7 @@ def library(tmp_path_factory):
         return cpp_kernel(folder / "refuses.cpp", "refuses").build()[1]
 
 
+@pytest.mark.slow
 def test_exceptions_arrive_from_a_compiler_that_links_a_runtime_of_its_own(source, monkeypatch):
     """The toolchain of a CUDA image does: kernels that refused their input ended the process, by both ways to call."""
     monkeypatch.setenv("CXX", RUNTIME_OF_ITS_OWN)
@@ -78,6 +79,7 @@ def test_exceptions_arrive_from_a_compiler_that_links_a_runtime_of_its_own(sourc
         kernel(torch.ones(1))
 
 
+@pytest.mark.slow
 def test_library_with_a_runtime_of_its_own_is_refused_with_what_was_tried(source, monkeypatch):
     """Where the runtime that torch has loaded is not known, there is one way to link."""
     monkeypatch.setenv("CXX", RUNTIME_OF_ITS_OWN)
@@ -98,6 +100,7 @@ refuses.cpp: an exception that the kernel raises does not arrive in Python, and 
     )
 
 
+@pytest.mark.slow
 def test_next_kernel_runs_if_exceptions_of_the_first_end_the_process(source):
     source.write_text(ENDS_THE_PROCESS + SOURCE)
 

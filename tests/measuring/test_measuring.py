@@ -71,6 +71,7 @@ def test_a_quick_run_has_every_peer_in_every_mode_or_says_why_not(quick_run):
     assert all({"minimum", "median", "rounds", "calls"} == set(timing) for timing in timings.values())
 
 
+@pytest.mark.slow
 def test_a_ratio_says_what_it_is_held_to_and_whether_it_holds(quick_run):
     assert quick_run["ratios"]
     for row in quick_run["ratios"]:

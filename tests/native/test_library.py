@@ -19,6 +19,7 @@ from custom_autograd.kernels.cache_files import require_writable
 from custom_autograd.kernels.compilers import ExtensionCompiler
 from custom_autograd.native.library import SOURCE, build_library, find_built
 from custom_autograd.native.loading import library
+from python_server import run_python
 from slow_cases import slow_but_every
 
 CALL = """
@@ -48,7 +49,7 @@ def run(code, tmp_path, **environment):
     file = tmp_path / "script.py"
     file.write_text(CALL + textwrap.dedent(code))
     variables = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, str(file)], env=variables, capture_output=True, text=True, check=False)
+    done = run_python(file, env=variables)
     return done.stdout + done.stderr
 
 

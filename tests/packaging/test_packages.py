@@ -191,6 +191,7 @@ def test_two_versions_for_the_kernel_hub_work_in_one_process(copy, tmp_path):
         assert not abi.ObjectFile(library).check_manylinux("manylinux_2_28")
 
 
+@pytest.mark.slow
 def test_a_fixed_namespace_is_refused_for_the_hub(copy, one_level, capsys):
     """Two versions of it could not be loaded in one process."""
     path = copy / "src" / "myops" / "soft_clip.py"
@@ -296,6 +297,7 @@ weighted_square.cu: no CUDA compiler for the kernel
     )
 
 
+@pytest.mark.slow
 def test_build_names_what_it_wrote(copy, one_level, capsys):
     assert 0 == main(["build", str(copy)])
 
@@ -342,6 +344,7 @@ def test_an_import_of_a_package_with_a_dot_is_refused_for_the_hub(line, tmp_path
     assert f"found      {line}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_package_with_a_dot_has_an_id_without_for_the_hub(tmp_path):
     package = tmp_path / "space" / "ops"
     package.mkdir(parents=True)

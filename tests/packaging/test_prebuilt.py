@@ -51,7 +51,10 @@ inline float sum_of_functions() {
 }
 #define FACTOR sum_of_functions()
 """
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="no C++ compiler"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 # ruff: noqa: E501 - a message is as long as it is
 
 import inspect
-import subprocess
 import sys
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from custom_autograd import DeclarationError, KernelError, custom_op
+from python_server import run_python
 
 X = torch.ones(2, 3)
 
@@ -202,8 +202,7 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
     torch.export.save(torch.export.export(Calls(), (X,)), file)
 
     folder = str(Path(sys.modules["containers"].__file__).parent)
-    command = [sys.executable, "-c", LOADS, str(file), folder]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    finished = run_python("-c", LOADS, file, folder)
 
     assert 0 == finished.returncode, finished.stderr
     assert pytest.approx(Calls()(X).sum().item()) == float(finished.stdout)

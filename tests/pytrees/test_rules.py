@@ -325,6 +325,7 @@ def _(make):
     yield Sample(Two(make(3), make(3)), make(3))
 
 
+@pytest.mark.slow
 def test_one_place_of_a_record_is_written_to():
     report = check(advance)
 

@@ -239,6 +239,7 @@ def test_a_fragment_follows_the_theme_of_the_notebook(chromium, tmp_path, theme,
         assert row.value_of_css_property("background-color") == "rgba(0, 0, 0, 0)"
 
 
+@pytest.mark.slow
 def test_print_is_light_and_shows_the_scripts(page):
     feature = {"name": "prefers-color-scheme", "value": "dark"}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [feature]})

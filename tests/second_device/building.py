@@ -31,10 +31,15 @@ def library() -> Path:
     return find_or_build(SOURCE, (), BackendCompiler())[1]
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a process in which `import torch` loads the backend, as one that is installed."""
+def variables() -> tuple[tuple[str, str], ...]:
+    """Return what the environment is given so that `import torch` loads the backend, as one that is installed."""
     folders = [str(FOLDER.parent), str(FOLDER / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), LIBRARY: str(library())}
+    return (("PYTHONPATH", os.pathsep.join(folders)), (LIBRARY, str(library())))
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process that has the second device."""
+    return {**os.environ, **dict(variables())}
 
 
 QUICK = ("-O0", "-g0")  # a third of the time to build

@@ -3,13 +3,11 @@
 One test of a file: python tests/second_device/with_device.py -m pytest FILE -k NAME
 """
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from second_device.building import environment
+from python_server import OF_CHECKS, run_python
+from second_device.building import environment, variables
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,9 +27,9 @@ class FileOnDevice(pytest.File):
 class RunOnDevice(pytest.Item):
     def runtest(self):
         selected = ["-m", self.config.option.markexpr] if self.config.option.markexpr else []
-        command = [sys.executable, "-m", "pytest", "-q", *selected, str(self.path)]
-        finished = subprocess.run(
-            command, cwd=self.config.rootpath, env=environment(), capture_output=True, text=True, check=False
+        command = ("-m", "pytest", "-q", *selected, self.path)
+        finished = run_python(
+            *command, cwd=self.config.rootpath, env=environment(), modules=OF_CHECKS, variables=variables()
         )
         if finished.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
             pytest.skip("every test of the file is deselected")

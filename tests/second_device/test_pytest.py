@@ -1,11 +1,9 @@
 """pytest --custom-ops-device, and parametrize_checks(device=): the tests of an op on the device."""
 
-import subprocess
-import sys
-
 import pytest
 
-from second_device.building import environment
+from python_server import OF_CHECKS, run_python
+from second_device.building import environment, variables
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +24,8 @@ def run(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     def call(*arguments):
-        command = [sys.executable, "-m", "pytest", "-rA", "--color=no", *arguments]
-        finished = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+        command = ("-m", "pytest", "-rA", "--color=no", *arguments)
+        finished = run_python(*command, cwd=tmp_path, env=environment(), modules=OF_CHECKS, variables=variables())
         written = tmp_path / "devices"
         return finished, set(written.read_text().split()) if written.exists() else set()
 

@@ -9,6 +9,8 @@ from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.targets import target_of
 
+pytestmark = pytest.mark.slow
+
 DEVICE = torch.device("second", 0)
 
 

@@ -14,6 +14,8 @@ from cpp_sources import built_source
 from custom_autograd import KernelError, custom_op, through_dispatcher
 from custom_autograd.kernels import cpp_kernel
 
+pytestmark = pytest.mark.slow
+
 DEVICE = torch.device("second", 0)
 CPU = torch.device("cpu")
 

@@ -1,9 +1,9 @@
 """Runs Python programs of their own, which find this package and what a test wrote beside them."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from python_server import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,11 +30,4 @@ def start(program, *arguments, folder, paths=(), is_script=False):
         (Path(folder) / "script.py").write_text(program)
         command = ["script.py"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *command, *map(str, arguments)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(*command, *arguments, cwd=folder, env=environment)

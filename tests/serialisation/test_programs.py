@@ -268,6 +268,7 @@ def folder(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_a_process_that_imports_the_module_runs_the_program(folder):
     program = f"import declares_far\n{LOADING}print(load_program('program.pt2').module()(torch.ones(1, 2)[0]).tolist())"
 

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, custom_op
 from custom_autograd.core.errors import RegistrationError, ShapeError
+from python_server import run_python
 
 
 @custom_op("shapes_refusals::norm", shapes="x: *b [d], weight: [d] -> output: *b [d]", reference=True)
@@ -124,11 +123,9 @@ def test_python_calls_refuse_as_native_ones_do():
     )
     path = os.pathsep.join([str(tests.parent), str(tests), str(tests / "shapes")])
     environment = {**os.environ, "PYTHONPATH": path, "CUSTOM_AUTOGRAD_NATIVE": "0"}
-    finished = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
-    )
+    finished = run_python("-c", program, env=environment)
 
-    assert len(CASES) == finished.stdout.count("refused")
+    assert len(CASES) == finished.stdout.count("refused"), finished.stderr
 
 
 @custom_op("shapes_refusals::paired", shapes="x: (2 n) -> output: n", reference=True)

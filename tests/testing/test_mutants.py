@@ -5,8 +5,6 @@ That a mutant is wrong, and where, is what test_mutants_are_caught.py shows.
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from corpus import CORRECT, MUTANTS
 from custom_autograd.schema.samples import Sample, TensorFactory
 from custom_autograd.verification.check import all_checks, check
 from custom_autograd.verification.harness.targets import call_on, target_of
+from python_server import run_python
 from slow_cases import nightly_but
 
 FAMILIES = """
@@ -74,16 +73,10 @@ def test_no_check_fails_an_honest_op(op, fresh_compiler):
 def test_importing_the_corpus_declares_nothing():
     program = "import corpus, torch; print(hasattr(torch.ops.mutants, 'scaled_square'))"
 
-    assert "False\n" == run_python(program)
-
-
-def run_python(program):
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    finished = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
-    )
-    return finished.stdout
+    finished = run_python("-c", program, env={**os.environ, "PYTHONPATH": path})
+
+    assert "False\n" == finished.stdout, finished.stderr
 
 
 def by_name(name):

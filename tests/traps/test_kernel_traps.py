@@ -4,7 +4,6 @@ import contextlib
 import gc
 import inspect
 import os
-import subprocess
 import sys
 import weakref
 
@@ -21,6 +20,7 @@ from custom_autograd import (
     custom_op,
     through_dispatcher,
 )
+from python_server import run_python
 from slow_cases import slow_but_every
 
 
@@ -58,9 +58,7 @@ except KernelError as error:
 @pytest.mark.parametrize("mode", ["plain", "grad"])
 def test_too_many_outputs_are_an_error_and_no_crash(way, mode):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    finished = subprocess.run(
-        [sys.executable, "-c", TOO_MANY, way, mode], capture_output=True, text=True, check=False, env=environment
-    )
+    finished = run_python("-c", TOO_MANY, way, mode, env=environment)
 
     assert finished.returncode == 17, finished.stderr
     assert "returns the wrong number of outputs" in finished.stdout

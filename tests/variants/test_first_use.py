@@ -1,7 +1,6 @@
 """Variants that compiled code uses before any other has: no lock is taken while a call is traced."""
 
-import subprocess
-import sys
+from python_server import run_python
 
 PROGRAM = """
 import torch
@@ -22,6 +21,6 @@ for found in compiled(x, out):
 
 
 def test_variants_are_made_where_a_call_is_traced():
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    ended = run_python("-c", PROGRAM)
 
     assert ended.returncode == 0, ended.stderr
