@@ -177,7 +177,7 @@ class Opcheck(Check):
     name = "opcheck"
     code = "C03"
     group = "system"
-    most_samples = 2
+    most_samples = 1
     purpose = "torch.library.opcheck passes, its static AOT test included"
 
     def applies_to(self, target: Target) -> str | None:
