@@ -295,22 +295,22 @@ class TensorFactory:
     def tensor(self, data: object, *, dtype: torch.dtype | None = None) -> Tensor:
         """Return a tensor of given values, such as offsets or labels, on the device under test; nothing is drawn."""
         if dtype is None:
-            found = torch.as_tensor(data).dtype
+            found = torch.as_tensor(data, device="cpu").dtype
             dtype = self.dtype if found.is_floating_point else found
-        return torch.as_tensor(data, dtype=dtype).detach().to(self.device, copy=True)
+        return torch.as_tensor(data, dtype=dtype, device="cpu").detach().to(self.device, copy=True)
 
     def _draw(self, shape: tuple[int, ...], dtype: torch.dtype, low: float, high: float) -> Tensor:
         if dtype == torch.bool:
-            return torch.randint(0, 2, shape, generator=self._generator).to(torch.bool)
+            return torch.randint(0, 2, shape, generator=self._generator, device="cpu").to(torch.bool)
         if not dtype.is_floating_point and not dtype.is_complex:
-            return torch.randint(int(low), int(high), shape, generator=self._generator).to(dtype)
+            return torch.randint(int(low), int(high), shape, generator=self._generator, device="cpu").to(dtype)
         real = self._uniform(shape, low, high)
         if dtype.is_complex:
             return torch.complex(real, self._uniform(shape, low, high)).to(dtype)
         return real.to(dtype)
 
     def _uniform(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
-        unit = torch.rand(shape, generator=self._generator, dtype=torch.float64)
+        unit = torch.rand(shape, generator=self._generator, dtype=torch.float64, device="cpu")
         return low + (high - low) * unit
 
     def __repr__(self) -> str:

@@ -226,7 +226,7 @@ class Batch:
 
     def index(self) -> Tensor:
         """Return the index of each sample, which is batched."""
-        index: Tensor = _C._functorch._add_batch_dim(unwrapped(torch.arange(self.size)), 0, self.level)
+        index: Tensor = _C._functorch._add_batch_dim(unwrapped(torch.arange(self.size, device="cpu")), 0, self.level)
         return index
 
     def holds(self, tensor: Tensor) -> bool:

@@ -211,11 +211,11 @@ def _given(
     seed: int,
 ) -> tuple[Sample, ...]:
     """Return samples a caller gave: moved to what is asked for, or made there."""
-    if callable(samples):
-        return _made(target, samples, device, dtype, seed)
-    return tuple(
-        _moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in _listed(target, samples)
-    )
+    with torch.inference_mode(False), torch.enable_grad():  # as the checks: an inference tensor has no gradients
+        if callable(samples):
+            return _made(target, samples, device, dtype, seed)
+        listed = _listed(target, samples)
+        return tuple(_moved(sample, device, dtype) if isinstance(sample, Sample) else sample for sample in listed)
 
 
 def _listed(target: Target, made: object, rule: SamplesRule | None = None) -> tuple[Sample, ...]:
@@ -255,10 +255,12 @@ def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed:
 def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype | None) -> Sample:
     def move(tensor: torch.Tensor) -> torch.Tensor:
         is_cast = dtype is not None and tensor.is_floating_point() and dtype.is_floating_point
-        moved = tensor.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
+        plain = tensor.clone() if tensor.is_inference() else tensor
+        moved = plain.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
         return moved.requires_grad_(tensor.requires_grad)
 
-    return sample if device is None and dtype is None else sample.map(move)
+    is_as_asked = device is None and dtype is None and not any(x.is_inference() for x in sample.tensors())
+    return sample if is_as_asked else sample.map(move)
 
 
 def _require_device(target: Target, samples: Sequence[Sample], device: torch.device, rule: object) -> None:

@@ -294,7 +294,9 @@ def numbers_like(tensor: Tensor, name: str) -> Tensor:
     None is zero: a gradient of one number would then say nothing.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    steps = [torch.randint(-32, 33, tensor.shape, generator=generator) for _ in range(1 + tensor.is_complex())]
+    steps = [
+        torch.randint(-32, 33, tensor.shape, generator=generator, device="cpu") for _ in range(1 + tensor.is_complex())
+    ]
     parts = [torch.where(step == 0, 1, step) / 16 for step in steps]
     numbers = torch.complex(*parts) if tensor.is_complex() else parts[0]
     return numbers.to(device=tensor.device, dtype=tensor.dtype)

@@ -105,10 +105,10 @@ def _candidates(sample: Sample) -> Iterator[Tensor]:
     shapes = list(dict.fromkeys([*((size,) for size in found), *(tuple(x.shape) for x in numbers)]))
     generator = torch.Generator().manual_seed(len(shapes))
     for shape in shapes if numbers else ():
-        drawn = 4 * torch.rand(shape, generator=generator, dtype=torch.float64) - 2
+        drawn = 4 * torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu") - 2
         yield drawn.to(device=numbers[0].device, dtype=numbers[0].dtype).requires_grad_()
     for shape in dict.fromkeys([*shapes, *itertools.product(found, found)]):
-        drawn = torch.rand(shape, generator=generator) < MOST_OF_A_MASK
+        drawn = torch.rand(shape, generator=generator, device="cpu") < MOST_OF_A_MASK
         yield drawn.to(numbers[0].device if numbers else None)
 
 

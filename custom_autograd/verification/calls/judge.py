@@ -155,7 +155,10 @@ class Judge:
         if found is None:
             return None
         rows = {name: (widened(y), y.dtype) for name, y in found.items()}
-        return {name: Expected(y, dtype, torch.zeros(y.shape), is_of_nan=True) for name, (y, dtype) in rows.items()}
+        return {
+            name: Expected(y, dtype, torch.zeros(y.shape, device="cpu"), is_of_nan=True)
+            for name, (y, dtype) in rows.items()
+        }
 
     def _is_narrow(self, call: Call) -> bool:
         """Return True if no float64 is the reference: where a plain call does, or random numbers would be others."""
@@ -225,11 +228,13 @@ def moved(call: Call, seed: int) -> Call:
             return to_double(tensor.detach())
         wide = to_double(tensor.detach())
         eps, size = max(torch.finfo(tensor.dtype).eps, NOISE), _size(wide)  # half a unit would vanish in float64
-        signs = (torch.randint(0, 2, wide.shape, generator=generator) * 2.0 - 1).to(wide.device, torch.float64)
+        signs = (torch.randint(0, 2, wide.shape, generator=generator, device="cpu") * 2.0 - 1).to(
+            wide.device, torch.float64
+        )
         return wide * (1 + signs * eps / 2) + signs.flip(0 if wide.dim() else ()) * ((size or 1.0) * eps / 64)
 
     def moved_cotangent(u: Tensor) -> Tensor:
-        return u * (1 + (torch.rand(u.shape, generator=generator) - 0.5).to(u.device) * EPS)
+        return u * (1 + (torch.rand(u.shape, generator=generator, device="cpu") - 0.5).to(u.device) * EPS)
 
     return call.map(move).with_cotangent(moved_cotangent)
 
@@ -245,7 +250,7 @@ def _expected(wide: Tensor, narrow: Tensor | None, moved: Sequence[Tensor | None
     is_steady = value.isfinite()
     for other in [*others, *([] if same is None else [same])]:
         is_steady = is_steady & other.isfinite()
-    zeros = torch.zeros(value.shape, dtype=torch.float64)
+    zeros = torch.zeros(value.shape, dtype=torch.float64, device="cpu")
     movement = torch.stack([zeros, *((row - value).abs() for row in others)]).amax(0)
     size = float(value[is_steady].abs().max()) if bool(is_steady.any()) else 0.0
     largest = float(movement[is_steady].max()) if bool(is_steady.any()) else 0.0
@@ -302,7 +307,7 @@ def _typical(movement: Tensor) -> float:
 
 def _agreed(value: Tensor, others: Sequence[Tensor]) -> Tensor:
     """Return where all know whether an element is finite."""
-    agreed = torch.ones(value.shape, dtype=torch.bool)
+    agreed = torch.ones(value.shape, dtype=torch.bool, device="cpu")
     for other in others:
         agreed &= other.isfinite() == value.isfinite()
     return agreed

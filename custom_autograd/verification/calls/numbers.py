@@ -62,7 +62,7 @@ def large(tensor: Tensor) -> Tensor:
 
 def shuffled(tensor: Tensor) -> Tensor:
     """Return the numbers in another order."""
-    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()))
+    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()), device="cpu")
     return tensor.reshape(-1)[order.to(tensor.device)].reshape(tensor.shape)
 
 

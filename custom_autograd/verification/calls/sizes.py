@@ -90,5 +90,5 @@ def jittered(tensor: Tensor) -> Tensor:
     if not can_have_gradient(tensor) or tensor.layout != torch.strided or is_ordered(tensor):
         return tensor
     generator = torch.Generator().manual_seed(tensor.numel())
-    shrunk = 1 - 0.1 * torch.rand(tensor.shape, generator=generator).to(tensor.device)
+    shrunk = 1 - 0.1 * torch.rand(tensor.shape, generator=generator, device="cpu").to(tensor.device)
     return (tensor.detach() * shrunk).to(tensor.dtype)

@@ -136,7 +136,7 @@ def _value(name: str, actual: Tensor, expected: Tensor, factor: float) -> Differ
 
 def format_element(flat: int, actual: Tensor, expected: Tensor) -> str:
     """Return "[0, 1] = 1.5, expected 3 (ratio 0.5)" for the element at a position of the flattened tensors."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), actual.shape)]
+    index = [int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), actual.shape)]
     one, other = actual.flatten()[flat].item(), expected.flatten()[flat].item()
     where = f"[{', '.join(map(str, index))}]" if index else ""
     return f"{where} = {format_pair(one, other)}"

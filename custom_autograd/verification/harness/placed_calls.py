@@ -97,7 +97,7 @@ class PlacedCalls:
         outputs = self._outputs(leaves, self.target.call)
         generator = torch.Generator().manual_seed(self.seed)
         cotangents = tuple(
-            torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device)
+            torch.randn(output.shape, generator=generator, dtype=output.dtype, device="cpu").to(output.device)
             if output.requires_grad
             else None
             for output in outputs

@@ -222,7 +222,13 @@ def find_wrong_direction(
         if not estimate.is_kink and error > bound:
             pair = format_pair(found, estimate.value, digits=4, text=" by finite differences")
             text = f"the derivative of {outputs} by {name} along a direction = {pair}"
-            return JacobianEntry(text, torch.tensor([[found]]), torch.tensor([[estimate.value]]), error, position)
+            return JacobianEntry(
+                text,
+                torch.tensor([[found]], device="cpu"),
+                torch.tensor([[estimate.value]], device="cpu"),
+                error,
+                position,
+            )
     return None
 
 

@@ -262,7 +262,7 @@ def _portable(error: BaseException) -> BaseException:
 
 
 def _require_engine() -> None:
-    one = torch.ones(1, requires_grad=True)
+    one = torch.ones(1, requires_grad=True, device="cpu")
     try:
         one.sum().backward()
     except RuntimeError as error:
