@@ -43,6 +43,7 @@ from custom_autograd.kernels.compilers import (
     TORCH,
     CppCompiler,
     Failure,
+    end_of,
     failure_of,
     indented,
     run,
@@ -70,16 +71,27 @@ def _find_or_build(source: Path, flags: tuple[str, ...], compiler: CppCompiler) 
         build = Build(source, flags, compiler, cache_folder())
         name = build.recorded()
         if name is None:
-            source.stat()  # a source that is not there, rather than a folder that cannot be written
+            source.read_bytes()  # a source that cannot be read, rather than a folder that cannot be written
             build.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock_file = build.folder / f"{build.stem()}.lock"
             with thread_lock(str(lock_file)), lock(lock_file):
                 name = build.recorded() or build.made()
     except OSError as error:
-        is_missing = error.errno == errno.ENOENT and str(error.filename) == str(source)
-        advice = NO_SOURCE if is_missing else ANOTHER_CACHE
+        advice = ANOTHER_CACHE
+        if str(error.filename) in (str(source), str(source.parent)):
+            advice = _to_read(source)
+        elif shutil.which(str(error.filename)):  # a program that does not start
+            advice = f"{FLAGS_OR} {compiler.standard}"
         raise KernelUnavailable(source.name, "the kernel cannot be built", found=str(error), do=advice) from error
     return name, build.folder / f"{name}.so"
+
+
+def _to_read(source: Path) -> str:
+    """Return the advice for a source that cannot be read."""
+    archive = next((folder for folder in source.parents if folder.is_file()), None)
+    if archive is not None:
+        return f"a compiler reads no source in {archive.name}: install the package in a folder, or unpack the file"
+    return NO_SOURCE
 
 
 def _foreign(source: Path, compiler: CppCompiler, error: KernelUnavailable) -> KernelUnavailable | None:
@@ -197,6 +209,10 @@ class Build:
 
     def _files(self, command: Sequence[str], path: Path) -> list[str]:
         self._run([*command, "-DKERNEL_NAMESPACE=any", "-M", "-MF", str(path)])
+        if not path.exists():
+            found = f"{command[0]} ended with status 0, and did not write the file that -MF names"
+            advice = f"{FLAGS_OR} {self.compiler.standard}"
+            raise KernelUnavailable(self.source.name, NOT_WORKING, found=found, do=advice)
         return listed_files(path.read_text(encoding="utf-8", errors="surrogateescape"), self.further)
 
     def _compile(self, command: Sequence[str], name: str, path: Path) -> KernelUnavailable | None:
@@ -217,12 +233,15 @@ class Build:
         result = run(command)
         if result.returncode:
             words = shlex.join(self.compiler.find(self.source))
-            found = f"{words} ended with status {result.returncode}:\n{excerpt(result.stdout)}"
+            end = f"ended with status {result.returncode}" if result.returncode > 0 else end_of(result.returncode)
+            printed = f":\n{excerpt(result.stdout)}" if result.stdout.strip() else ", and printed nothing"
             problem, advice = "the compiler refuses the kernel", f"correct {self.source}, or {self.compiler.standard}"
+            if "-M" in command and self.source.name not in result.stdout:  # it did not come to read the source
+                problem, advice = NOT_WORKING, f"{FLAGS_OR} {self.compiler.standard}"
             for sign, (cause, remedy) in FAULTS_OF_THE_MACHINE.items():
                 if sign in result.stdout:
                     problem, advice = f"the compiler does not finish: {cause}", remedy
-            raise KernelUnavailable(self.source.name, problem, found=found, do=advice)
+            raise KernelUnavailable(self.source.name, problem, found=f"{words} {end}{printed}", do=advice)
 
     def _refused(self, failure: Failure) -> KernelUnavailable:
         problem = "loading the library of the kernel fails, which may end a process"
@@ -302,6 +321,8 @@ LEFTOVER = "build-"
 ATTEMPTS = 3
 NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"
 ANOTHER_RUNTIME = "set CXX to a compiler that links libstdc++ as a shared library, or remove flags that change that"
+NOT_WORKING = "the compiler does not work"
+FLAGS_OR = "correct the flags, or"
 ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user"
 SPACE = "free some space, or point CUSTOM_AUTOGRAD_CACHE (the library) and TMPDIR (the compiler's files) elsewhere"
 MEMORY = "free some memory, or build the kernel where there is more: kernel.build()"

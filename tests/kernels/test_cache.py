@@ -248,7 +248,64 @@ def test_a_user_without_a_home_folder(base: str, source: Path, monkeypatch: pyte
 
 def test_a_source_that_was_not_installed(tmp_path: Path) -> None:
     """A wheel has no *.cpp unless it is told to."""
-    assert NO_SOURCE == warning_of(tmp_path / "nothing.cpp")
+    found = "[Errno 2] No such file or directory: 'FOLDER/nothing.cpp'"
+
+    assert UNREADABLE.format(found, NOT_INSTALLED) == warning_of(tmp_path / "nothing.cpp")
+
+
+def test_a_folder_in_place_of_a_source_is_not_the_fault_of_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "nothing.cpp").mkdir()
+    found = "[Errno 21] Is a directory: 'FOLDER/nothing.cpp'"
+
+    assert UNREADABLE.format(found, NOT_INSTALLED) == warning_of(tmp_path / "nothing.cpp")
+
+
+def test_a_source_in_an_archive(tmp_path: Path) -> None:
+    """Python imports a package from a zip file, which a compiler does not read."""
+    (tmp_path / "package.zip").write_bytes(b"PK")
+    found = "[Errno 20] Not a directory: 'FOLDER/nothing.cpp'"
+
+    assert UNREADABLE.format(found, IN_ARCHIVE) == warning_of(tmp_path / "package.zip" / "nothing.cpp")
+
+
+NOT_WORKING = "the compiler does not work"
+COMPILERS = {
+    "not a program": ("\0", "the kernel cannot be built", "[Errno 8] Exec format error: 'FOLDER/scripted-c++'"),
+    "without interpreter": (
+        "#!/no/such/shell\n",
+        "the kernel cannot be built",
+        "[Errno 2] No such file or directory: 'FOLDER/scripted-c++'",
+    ),
+    "silent": ("#!/bin/sh\nexit 1\n", NOT_WORKING, "FOLDER/scripted-c++ ended with status 1, and printed nothing"),
+    "killed": (
+        "#!/bin/sh\nkill -SEGV $$\n",
+        NOT_WORKING,
+        "FOLDER/scripted-c++ was ended by SIGSEGV, a segmentation fault, and printed nothing",
+    ),
+    "idle": (
+        "#!/bin/sh\nexit 0\n",
+        NOT_WORKING,
+        "FOLDER/scripted-c++ ended with status 0, and did not write the file that -MF names",
+    ),
+    "other option": (
+        "#!/bin/sh\necho 'error: no option -x'; exit 1\n",
+        NOT_WORKING,
+        "FOLDER/scripted-c++ ended with status 1:\n             error: no option -x",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILERS)
+def test_a_compiler_that_does_not_work_is_not_the_fault_of_the_source(
+    kind: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, problem, found = COMPILERS[kind]
+    path = tmp_path / "scripted-c++"
+    path.write_text(script)
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+
+    assert BROKEN_COMPILER.format(problem, found) == warning_of(source)
 
 
 FULL_DISK = """\
@@ -273,8 +330,16 @@ nothing.cpp: the kernel cannot be built
   do         point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user
   meanwhile  'nothing' runs in its fallback, more slowly"""
 
-NO_SOURCE = """\
+UNREADABLE = """\
 nothing.cpp: the kernel cannot be built
-  found      [Errno 2] No such file or directory: 'FOLDER/nothing.cpp'
-  do         check the path; if it is part of an installed package, add the source to its package data
+  found      {}
+  do         {}
+  meanwhile  'nothing' runs in its fallback, more slowly"""
+NOT_INSTALLED = "check the path; if it is part of an installed package, add the source to its package data"
+IN_ARCHIVE = "a compiler reads no source in package.zip: install the package in a folder, or unpack the file"
+
+BROKEN_COMPILER = """\
+nothing.cpp: {}
+  found      {}
+  do         correct the flags, or set CXX to a compiler that supports C++20
   meanwhile  'nothing' runs in its fallback, more slowly"""
