@@ -46,12 +46,19 @@ def run(arguments: argparse.Namespace) -> int:
         CheckError: a target, the callable, a device or a file format is unknown, a number makes no sense, no op has
             samples, or matplotlib is missing.
     """
-    from custom_autograd.cli.options import cases_of, results_without_samples, select_ops  # imports torch
+    from custom_autograd.cli.options import (  # imports torch
+        cases_of,
+        require_writable,
+        results_without_samples,
+        select_ops,
+        write_document,
+    )
     from custom_autograd.cli.terminal import print_table  # imports torch
 
     compared = _compared(arguments.compare)
     _check_numbers(arguments)
     _check_plot(arguments.plot)
+    require_writable(arguments.json, arguments.plot)
     rows: list[Row] = []
     peaks: Peaks = {}
     ops = select_ops(arguments.targets, done="measured")
@@ -60,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     with _threads(arguments.threads):
         for case in cases:
             _measure(case, compared, arguments, peaks, rows, left_out)
-        _write(rows, left_out, peaks, arguments.json)
+        document = _document(rows, left_out, peaks)
     if rows:
         heads = [head for head in HEADS if head != OF_PEAK or peaks]
         lines = [[_shown(row, head) for head in heads] for row in rows]
@@ -71,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(_left_out_line(row))
     if arguments.plot is not None and rows:
         _draw(rows, arguments.plot)
+    if arguments.json is not None:
+        write_document(arguments.json, document)
     return 1 if any(row["is finding"] for row in left_out) else 0
 
 
@@ -180,13 +189,12 @@ def _of_peak(flops: int, microseconds: float, sample: "Sample", peaks: "Peaks", 
     return round(flops / microseconds * 1e6 / peaks[dtype].flops_per_second, 4)
 
 
-def _write(rows: list[Row], left_out: list[Row], peaks: "Peaks", path: Path | None) -> None:
+def _document(rows: list[Row], left_out: list[Row], peaks: "Peaks") -> str:
     from custom_autograd.benchmarking.machine import describe_machine  # imports torch
 
-    if path is not None:
-        texts = [peak.text for peak in peaks.values()]
-        document = {"machine": describe_machine(), "peaks": texts, "rows": rows, "not measured": left_out}
-        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    texts = [peak.text for peak in peaks.values()]
+    document = {"machine": describe_machine(), "peaks": texts, "rows": rows, "not measured": left_out}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _shown(row: Row, head: str) -> str:

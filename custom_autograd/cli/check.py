@@ -18,13 +18,13 @@ from custom_autograd.cli.options import (
     cases_of,
     dtype_of,
     duration_of,
+    give_report,
     names_of,
     processes_of,
     ranks_of,
+    require_writable,
     results_without_samples,
     shard_of,
-    show_report,
-    write_report,
 )
 from custom_autograd.cli.stopping import exit_code, stopped_by
 
@@ -102,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from custom_autograd.cli.selection import select_all  # imports torch
 
+    require_writable(arguments.json, arguments.html, arguments.markdown, arguments.junit)
     _empty_document(arguments)
     checks = _checks_of(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -135,8 +136,7 @@ def _check(arguments: argparse.Namespace, checks: "tuple[Check, ...]", selection
     origin = _origin(arguments, selection, checks, is_complete=ended is None)
     results = (*found.results, *results_without_samples(own), *selection.results_of(arguments.shard))
     report = acceptance.accept(Report(results, found.sources, origin), accepted)
-    write_report(report, arguments)
-    show_report(report, arguments)
+    give_report(report, arguments)
     if arguments.shard is not None and not arguments.quiet:
         print(f"shard {arguments.shard}: {len(origin.own_ops()) or 'none'} of {len(origin.ops)} ops")
     if ended is not None:
@@ -258,8 +258,7 @@ def merge_reports(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.report.report import Part, merge  # imports torch
 
     report = merge([Part(str(path), _read_report(path)) for path in arguments.files])
-    write_report(report, arguments)
-    show_report(report, arguments)
+    give_report(report, arguments)
     return 0 if report.ok else 1
 
 

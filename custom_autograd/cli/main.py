@@ -1,15 +1,18 @@
 """Runs a command of the command line, and returns its exit code."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 from custom_autograd import __version__
 from custom_autograd.cli import bench, build, check, migrate, mutate, native, new, show
 from custom_autograd.cli.stopping import exit_code, sigterm_raises, stopped_by
 
 USAGE = 2
+CLOSED = 128 + 13  # SIGPIPE, which Windows does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of the process by default.
 
     Returns:
-        0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C, 143 after SIGTERM.
+        0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C, 141 if the reader of the
+        output closed it, 143 after SIGTERM.
     """
+    # A process that was started with closed streams has None for them.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -67,15 +73,20 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"custom-autograd: {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:  # the reader of the output closed it, as `head` does
-        sys.stderr.close()
-        return 0
+        sys.stdout = sys.stderr = _nowhere()  # Python flushes them at its end
+        return CLOSED
     except OSError as error:
-        print(f"custom-autograd: {error.filename}: {error.strerror}", file=sys.stderr)
+        text = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"custom-autograd: {text}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt as error:
         print(f"custom-autograd: {stopped_by(error)}", file=sys.stderr)
         return exit_code(error)
     return code
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def no_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from custom_autograd.cli.options import names_of
+from custom_autograd.cli.options import names_of, require_writable, write_document
 
 if TYPE_CHECKING:
     from custom_autograd.verification.mutation.engine import Judge
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from custom_autograd.verification.harness.op_files import load  # imports torch
     from custom_autograd.verification.mutation import engine  # imports torch
 
+    require_writable(arguments.json)
     ops = [loaded.value for text in arguments.targets for loaded in load(text)]
     judge = _judge(arguments, ops)
     operators = None if arguments.operators is None else names_of(arguments.operators)
@@ -43,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
         outcomes.append(outcome)
         _show_progress(f"{len(outcomes)}: {outcome.op}, {outcome.rule}, {outcome.operator}: {outcome.status}")
     _show_progress("")
-    if arguments.json is not None:
-        arguments.json.write_text(engine.format_json(outcomes), encoding="utf-8")
     print_table(engine.rows_of(outcomes), sys.stdout)
     print("\n".join(["", *engine.remarks_of(outcomes)]))
+    if arguments.json is not None:
+        write_document(arguments.json, engine.format_json(outcomes))
     return 0 if engine.is_clean(outcomes) else 1
 
 

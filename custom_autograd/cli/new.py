@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
+from custom_autograd.cli.options import write_document
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import packages_of
 from custom_autograd.schema.names import is_name, parse_name
@@ -83,7 +84,7 @@ def write(files: Mapping[Path, str]) -> None:
         raise CheckError(f"{taken[0]}: the file is there already, and nothing was written")
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_document(path, text)
         print(f"wrote {path}")
 
 

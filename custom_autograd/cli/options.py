@@ -1,6 +1,8 @@
 """Options that commands share: how they are parsed, the ops that TARGETs name, and how reports are written."""
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -194,8 +196,34 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--durations", action="store_true", help="show the seconds of each check")
 
 
-def write_report(report: "Report", arguments: argparse.Namespace) -> None:
-    """Write the documents that the options name."""
+def require_writable(*paths: Path | None) -> None:
+    """Raise an OSError if a file cannot be written, before the work whose results it is to hold."""
+    for path in filter(None, paths):
+        existing = path if path.exists() else path.parent
+        code = 0 if os.access(existing, os.W_OK) else errno.EACCES if existing.exists() else errno.ENOENT
+        if path.is_dir():
+            code = errno.EISDIR
+        if code:
+            raise OSError(code, os.strerror(code), str(path))
+
+
+def write_document(path: Path, text: str) -> None:
+    """Write a file; if that fails, the error names the file, which that of a full disk does not."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def give_report(report: "Report", arguments: argparse.Namespace) -> None:
+    """Print a report, and write the documents that the options name: a failure of one leaves the other."""
+    try:
+        _show(report, arguments)
+    finally:
+        _write(report, arguments)
+
+
+def _write(report: "Report", arguments: argparse.Namespace) -> None:
     documents: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (arguments.json, report.to_json),
         (arguments.html, report.to_html),
@@ -204,10 +232,10 @@ def write_report(report: "Report", arguments: argparse.Namespace) -> None:
     )
     for path, document in documents:
         if path is not None:
-            path.write_text(document(), encoding="utf-8", errors="backslashreplace")
+            write_document(path, document())
 
 
-def show_report(report: "Report", arguments: argparse.Namespace) -> None:
+def _show(report: "Report", arguments: argparse.Namespace) -> None:
     """Print the report; only the findings, if there are any, with --quiet."""
     from custom_autograd.cli.terminal import print_report, print_results  # imports rich
     from custom_autograd.verification.report import text  # imports torch
