@@ -68,14 +68,14 @@ def rewrite(
     sources: Mapping[Path, str], namespace: str, recorded: Mapping[str, RecordedFunction]
 ) -> list[RewrittenModule]:
     """Return each module rewritten, with the ops of Functions in a namespace."""
-    parsed = _parsed(sources)
+    parsed, unparsed = _parsed(sources)
     package = _Package(parsed, namespace, recorded)
     rewriters = {path: _ModuleRewriter(path, module, package) for path, module in parsed.items()}
     first = {path: one.rewritten() for path, one in rewriters.items()}
     ops = {name: op for one in rewriters.values() for name, op in one.ops.items()}
     found = []
     for path, text in sources.items():
-        after, places = text, []
+        after, places = text, [unparsed[path]] if path in unparsed else []
         if path in parsed:
             here = {*rewriters[path].ops, *imported_in(parsed[path])}
             own = {name: op for name, op in ops.items() if name in here}
@@ -85,13 +85,25 @@ def rewrite(
     return found
 
 
-def _parsed(sources: Mapping[Path, str]) -> dict[Path, cst.Module]:
-    """Return the modules that declare ops or Functions, or use these Functions."""
-    parsed = {path: cst.parse_module(text) for path, text in sources.items() if DECLARES.search(text)}
-    names = {one.name.value for one in functions_in(parsed.values())}
+def _parsed(sources: Mapping[Path, str]) -> tuple[dict[Path, cst.Module], dict[Path, Place]]:
+    """Return the modules that declare ops or Functions, or use these Functions, and those that cannot be read."""
+    found = {path: _parse(path, text) for path, text in sources.items() if DECLARES.search(text)}
+    names = {one.name.value for one in functions_in([one for one in found.values() if isinstance(one, cst.Module)])}
     uses = re.compile(rf"\b({'|'.join(names)})\b" if names else r"(?!)")
-    rest = [path for path, text in sources.items() if path not in parsed and uses.search(text)]
-    return parsed | {path: cst.parse_module(sources[path]) for path in rest}
+    found |= {path: _parse(path, text) for path, text in sources.items() if path not in found and uses.search(text)}
+    parsed = {path: one for path, one in found.items() if isinstance(one, cst.Module)}
+    return parsed, {path: one for path, one in found.items() if isinstance(one, Place)}
+
+
+def _parse(path: Path, text: str) -> cst.Module | Place:
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        return Place(error.raw_line, path.stem, "the file is not Python that libcst can read")
+    except UnicodeEncodeError as error:
+        return Place(
+            text.count("\n", 0, error.start) + 1, path.stem, "the file is not in the encoding that it declares"
+        )
 
 
 DECLARES = re.compile(r"\bFunction\b|\bLibrary\b|\btorch\.library\b|\bdirect_register_custom_op\b")

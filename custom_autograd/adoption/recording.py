@@ -26,6 +26,7 @@ from custom_autograd.adoption.forward_calls import Function, with_defaults
 from custom_autograd.adoption.function_ops import from_function
 from custom_autograd.adoption.function_types import typed_parameters
 from custom_autograd.adoption.module_rewriting import RecordedFunction
+from custom_autograd.adoption.source_files import write_source
 from custom_autograd.core.messages import first_line
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.annotations import Refusal
@@ -89,7 +90,7 @@ def compare(root: Path, sources: Mapping[Path, str], recorded: Recorded, ops: Ma
             copy = shutil.copytree if (root / top).is_dir() else shutil.copy
             copy(root / top, Path(folder) / top)
         for path, text in sources.items():
-            (Path(folder) / path.relative_to(root)).write_text(text, encoding="utf-8")
+            write_source(Path(folder) / path.relative_to(root), text)
         work = partial(_compare, [folder, str(root)], recorded.modules, dump(recorded.results), dict(ops))
         (found,) = run_apart(work, "migrate, the new code")
     return found  # type: ignore[return-value]  # what _compare sends

@@ -42,13 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from custom_autograd.adoption import recording  # imports torch and libcst
         from custom_autograd.adoption.module_rewriting import rewrite
+        from custom_autograd.adoption.source_files import read_source, write_source
     except ImportError as error:
         from custom_autograd.core.errors import CheckError  # imports torch
 
         do = "pip install custom-autograd[migrate]"
         raise CheckError("migrate", "libcst is not installed, which reads and writes source", do=do) from error
     recorded = recording.record(root, names.values(), arguments.record) if arguments.record is not None else None
-    sources = {file: file.read_text(encoding="utf-8") for file in files}
+    sources = {file: read_source(file) for file in files}
     namespace = arguments.namespace or names[files[0]].partition(".")[0]
     rewritten = rewrite(sources, namespace, recorded.functions if recorded is not None else {})
     differences: Mapping[str, str] = {}
@@ -58,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     _show(rewritten, differences, is_written=arguments.write)
     if arguments.write:
         for one in rewritten:
-            one.path.write_text(one.after, encoding="utf-8")
+            if one.after != one.before:
+                write_source(one.path, one.after)
     is_whole = not any(place.reason for one in rewritten for place in one.places)
     return 0 if is_whole and not any(differences.values()) else 1
 
