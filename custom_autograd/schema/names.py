@@ -48,6 +48,9 @@ def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = Fals
     if not separator:
         raise _refusal(text, "the name has no namespace", declared, do=f"name it, say, 'mylib::{text}'")
     name, dot, overload = qualifier.partition(".")
+    if not text.isascii():
+        do = "use ASCII letters, digits and underscores, which the dispatcher takes"
+        raise _refusal(text, "the name is not ASCII", declared, do=do)
     if not (namespace.isidentifier() and is_name(name) and (overload.isidentifier() or not dot)):
         do = "use letters, digits and underscores"
         raise _refusal(text, "namespace and name must be Python identifiers", declared, do=do)

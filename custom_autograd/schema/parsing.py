@@ -87,6 +87,10 @@ def parse(
     except RuntimeError as error:
         do = "write it as PyTorch does: (Tensor x, int n=1, *, float? eps=None) -> (Tensor out, Tensor scale)"
         raise refuse(f"the schema cannot be parsed: {str(error).strip()}", found=text, do=do) from error
+    except UnicodeDecodeError as error:  # the parser's error, which cuts a character in two
+        found = next((repr(name) for name in re.findall(r"\w+", text) if not name.isascii()), show(text))
+        do = "rename the argument, the field or the output: the dispatcher takes ASCII letters, digits and underscores"
+        raise refuse("the schema has a name that is not ASCII", found=found, do=do) from error
     named_tuple = _named_tuple(annotations)
     built = tuple([_argument(value, declared.get(value.name), options, refuse) for value in arguments])
     outputs = _outputs(results, built, arguments, named_tuple, options, refuse)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -519,3 +520,34 @@ DeclarationError: words::op: the schema declares that output 'output' aliases an
   declared   FILE.py:LINE
   do         write '-> Tensor' for new memory: PyTorch cannot compile or functionalize the op as it is""",
     )
+
+
+@dataclasses.dataclass
+class Sizes:
+    größe: Tensor
+
+
+def accented(größe: Tensor) -> Tensor:
+    return größe * 2
+
+
+def accented_field(sizes: Sizes) -> Tensor:
+    return sizes.größe * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [(accented, {}), (accented_field, {}), (good, {"schema": "(Tensor x, int größe=2) -> Tensor"})],
+    ids=["argument", "field", "schema"],
+)
+def test_names_within_a_schema_that_are_not_ascii(function, options):
+    """The dispatcher's parser cuts the character in two, and raises a UnicodeDecodeError."""
+    title, found, do = declare(function, **options).splitlines()[:2] + declare(function, **options).splitlines()[-1:]
+
+    assert title == "DeclarationError: words::op: the schema has a name that is not ASCII"
+    assert "größe'" in found
+    assert do.startswith("  do         rename the argument, the field or the output")
+
+
+def test_name_of_an_op_that_is_not_ascii():
+    assert declare(good, "words::größe").startswith("DeclarationError: words::größe: the name is not ASCII\n")
