@@ -1,6 +1,7 @@
 """Runs a command of the command line, and returns its exit code."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 without findings, 1 with findings, 2 if the command cannot run, 130 after Ctrl-C, 141 if the reader of the
         output closed it, 143 after SIGTERM.
     """
-    # A process that was started with closed streams has None for them.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    _prepare_streams()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -83,6 +83,13 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"custom-autograd: {stopped_by(error)}", file=sys.stderr)
         return exit_code(error)
     return code
+
+
+def _prepare_streams() -> None:
+    """Have streams that take every text: closed ones are None, and those in ASCII raise for a name such as größe."""
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _nowhere() -> TextIO:
