@@ -28,7 +28,7 @@ from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.kernels.native_kernels import NativeOperator
 from custom_autograd.schema.arguments import error_of_type
-from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema
+from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema, schema_of
 from custom_autograd.torch_private.dispatch import argument_names, key_of_device
 
 LITERAL_OR_COMMENT = re.compile(
@@ -257,6 +257,9 @@ class CppKernel(LazyKernel):
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = NativeOperator(f"{name}::{self.function}", self.source.name, addresses)
+        for _, address in addresses:
+            for found, declared in zip(types_of(loaded or path, address), schema_of(operator.name), strict=False):
+                raise_if_any(self._mistyped(found, declared))
         is_for_cpu = {key for key, _ in addresses} <= {"CPU"}
         return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)
 
@@ -276,6 +279,21 @@ class CppKernel(LazyKernel):
             return function(*args, **kwargs)
 
         return call
+
+    def _mistyped(self, found: Sequence[str], declared: Sequence[ParsedValue]) -> KernelUnavailable | None:
+        """Return the error of a function with a value of another type than that of its schema; None if all fit."""
+        # torch takes the bytes of a value for what the function declares: numbers are wrong, or the process ends.
+        for one, value in zip(found, declared, strict=False) if len(found) == len(declared) else ():  # see `_misfit`
+            if one and value.type.rstrip("?[]") in CPP_TYPES and one != value.type:
+                name = f"'{value.name}'" if value.name else "a result"
+                return self._origin.error(
+                    KernelUnavailable,
+                    f"the C++ function behind '{self.function}' has another type for {name} than its schema",
+                    expected=f"{in_cpp(value.type)}, since the schema has {value.type}",
+                    found=in_cpp(one),
+                    do="change the type in the C++ function, or the schema",
+                )
+        return None
 
     def _served(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
         """Return what serves the calls: the function; native code calls it too, from now on."""
@@ -307,6 +325,30 @@ def addresses_of(path: Path, namespace: str, function: str) -> tuple[tuple[str, 
     while (key := find(len(rows), namespace.encode(), function.encode(), ctypes.byref(address))) is not None:
         rows.append((key.decode(), address.value or 0))
     return tuple((key, its) for key, its in rows if key)  # one without a key is for every device type
+
+
+def types_of(path: Path, address: int) -> list[list[str]]:
+    """Return the types of the parameters and of the results of a kernel, as a schema spells them, "" for others.
+
+    The list is empty if they are not known.
+    """
+    try:
+        find = ctypes.CDLL(str(path)).custom_autograd_types
+    except AttributeError:  # the source does not include the header, or an older one
+        return []
+    find.restype, find.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    text = find(address)
+    return [] if text is None else [part.split(",")[:-1] for part in text.decode().split("->")]
+
+
+def in_cpp(spelling: str) -> str:
+    """Return the C++ type of an argument that a schema spells so."""
+    if spelling.endswith("?"):
+        return f"std::optional<{in_cpp(spelling[:-1])}>"
+    return f"std::vector<{in_cpp(spelling[:-2])}>" if spelling.endswith("[]") else CPP_TYPES.get(spelling, spelling)
+
+
+CPP_TYPES = {"Tensor": "Tensor", "int": "int64_t", "float": "double", "bool": "bool", "str": "std::string"}
 
 
 def load_library(path: Path) -> None:

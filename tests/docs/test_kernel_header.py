@@ -16,7 +16,7 @@ from custom_autograd.kernels import cpp_kernel, cuda_kernel
 from custom_autograd.kernels.compilers import HEADERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kernel-header.md").read_text(encoding="utf-8")
-INTERNAL = ("addresses.h", "exceptions.h", "older_systems.h", "trial.h")
+INTERNAL = ("addresses.h", "exceptions.h", "older_systems.h", "trial.h", "types.h")
 PUBLIC = sorted(path for path in HEADERS.rglob("*.h") if path.name not in INTERNAL)
 NAME = re.compile(
     r"^(?:#define|using(?: [\w:]+::)?) ?(?P<alias>\w+)|^(?:struct|class|enum class) .*?(?P<type>\w+) [:{]"
