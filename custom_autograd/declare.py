@@ -19,7 +19,7 @@ from custom_autograd.capabilities import checkpoint as checkpointing
 from custom_autograd.containers.named_fields import find_tree
 from custom_autograd.core.device_types import has_index, name_of
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.locations import module_of_caller, modules_of
+from custom_autograd.core.locations import location_of_declaration, module_of_caller, modules_of
 from custom_autograd.core.messages import quote, show
 from custom_autograd.core.option_types import check_bools, check_type, listed, several
 from custom_autograd.core.signatures import WITHOUT_DELAY, find_delay
@@ -63,6 +63,12 @@ def wait_for_imports() -> None:
 
 OpRecord.capabilities = CAPABILITIES
 loading.watch()
+
+
+def require_name(name: object) -> None:
+    """Raise if a function takes the place of the name: `@custom_op` without one would fail at the first call only."""
+    if callable(name):
+        parse_name(name, location_of_declaration(name))
 
 
 def options_of(

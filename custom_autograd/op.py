@@ -170,6 +170,7 @@ def custom_op(
         >>> torch.func.grad(cube)(torch.tensor(2.0))
         tensor(12.)
     """
+    declare.require_name(name)
 
     def decorate(function: Callable[..., Any]) -> CustomOp[..., Any]:
         refuse = Refusal(name, location_of_declaration(function))

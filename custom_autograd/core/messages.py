@@ -75,6 +75,12 @@ def advise_tensor(value: Any) -> str:  # Any: what stands where a tensor is expe
     return "is a 'return' missing?" if value is None else "return a tensor: torch.tensor(...)"
 
 
+def advise_derivative(value: Any) -> str:  # Any: as above
+    """Return what to do about a gradient or a tangent that is not a tensor."""
+    is_zero = type(value) in (int, float) and value == 0
+    return "return None, which means zero" if is_zero else advise_tensor(value)
+
+
 def first_line(error: Exception) -> str:
     """Return the problem that an error names, without the facts below it."""
     return str(error).partition("\n")[0]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import advise, advise_tensor, explicit_none, quote, show
+from custom_autograd.core.messages import advise, advise_derivative, explicit_none, quote, show
 from custom_autograd.core.metadata import LOW_PRECISION, Metadata
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import GradientRule
@@ -172,7 +172,7 @@ class GradientReader:
                 f"the gradient of {label} is not a tensor",
                 expected="a tensor, None, or a callable that returns one",
                 found=_kind(gradient),
-                do=advise_tensor(gradient),
+                do=advise_derivative(gradient),
             )
         if self.is_checked:
             self._check_shape(label, gradient, metadata)

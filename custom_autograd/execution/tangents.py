@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.core.messages import advise, advise_tensor, explicit_none, quote
+from custom_autograd.core.messages import advise, advise_derivative, explicit_none, quote
 from custom_autograd.execution.plan import Plan
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.schema.named_tuples import in_order_of
@@ -43,7 +43,7 @@ class TangentReader:
                         f"the tangent of '{name}' is not a tensor",
                         expected="a tensor or None",
                         found=type(one).__name__,
-                        do=advise_tensor(one),
+                        do=advise_derivative(one),
                     )
                 if not _can_differ(known.dtype):
                     raise self._error(

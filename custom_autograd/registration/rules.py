@@ -198,7 +198,7 @@ def _bind(
                 f"the {title} has a parameter '{parameter}' that names nothing",
                 expected=quote(valid),
                 found=repr(str(parameter)),
-                do=_advise(declaration, parameter.name, valid),
+                do=_advise(declaration, parameter.name, valid, signature.parameters),
             )
     _check_attributes(declaration, title, function, [parameter.name for parameter in bound], values)
     return bound
@@ -225,12 +225,25 @@ def _ambiguous(declaration: Declaration, title: str, function: Function, value: 
     )
 
 
-def _advise(declaration: Declaration, name: str, valid: tuple[str, ...]) -> str:
+def _incoming(schema: Schema, valid: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of incoming gradients and tangents, of those that a rule may take."""
+    grads = [name for name in valid if name in schema.results_by_grad]
+    tangents = [f"tangent_{argument.name}" for argument in schema.differentiable_arguments]
+    return {"gradient": grads, "tangent": [name for name in valid if name in tangents]}
+
+
+def _advise(declaration: Declaration, name: str, valid: tuple[str, ...], given: Collection[str]) -> str:
     results = [grad for grad in declaration.schema.grad_names.values() if grad in valid]
     if name == "grad" and results:
         return f"the op has several differentiable results: name their gradients, {quote(results)}"
     if name == "ctx":
         return "rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd"
+    if name.startswith("grad") and not declaration.schema.results_by_grad:
+        return "the op has no result with a gradient: for one, annotate a result as Tensor, and return a tensor"
+    for kind, incoming in _incoming(declaration.schema, valid).items():
+        if incoming and {*incoming}.isdisjoint(given):
+            names = " or ".join(map(repr, incoming))
+            return suggest(name, incoming) or f"the incoming {kind} is called {names}; inputs and outputs, as in the op"
     return suggest(name, valid) or "name an input, an output, or what else is listed"
 
 

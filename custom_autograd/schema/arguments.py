@@ -254,12 +254,20 @@ def _advice(name: str, annotation: Any) -> str:
         return "use list[...] where the length varies, or one argument per element"
     if isinstance(annotation, type(torch.FloatTensor)):
         return "annotate it as Tensor, and check the dtype in the kernel"
+    if is_array(annotation):
+        return f"annotate '{name}' as Tensor: kernels are given a tensor, and {name}.numpy() shares its memory"
     if is_class(annotation):
         return (
             f"annotate '{name}' with a dataclass or a dict[str, Tensor] of what it holds, "
             "or register the class as a pytree node with serialized_type_name="
         )
     return "change the annotation, or split the argument into ones the dispatcher can hold"
+
+
+def is_array(annotation: Any) -> bool:  # Any: as above
+    """Return True if an annotation is NumPy's array, such as ndarray or NDArray[float64]."""
+    kind = typing.get_origin(annotation) or annotation
+    return getattr(kind, "__module__", "") == "numpy" and getattr(kind, "__name__", "") == "ndarray"
 
 
 def _is_callable(annotation: Any) -> bool:

@@ -20,7 +20,7 @@ from custom_autograd.schema.annotations import (
     is_class,
     resolve,
 )
-from custom_autograd.schema.arguments import Declared, check_known, read_arguments, spell_annotation
+from custom_autograd.schema.arguments import Declared, check_known, is_array, read_arguments, spell_annotation
 from custom_autograd.schema.parsing import parse
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
@@ -158,11 +158,12 @@ def _results(
     for part in parts:
         spelling = find_return_spelling(part)
         if spelling is None:
+            containers = "return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs="
             raise refuse(
                 "the return annotation is not supported",
                 expected="Tensor, Tensor | None, list[Tensor], int, float, bool, or a tuple of those",
                 found=spell_annotation(part),
-                do="return a NamedTuple, a dataclass, a TypedDict, or a dict with its keys in outputs=",
+                do="annotate it as Tensor, and return torch.from_numpy(...)" if is_array(part) else containers,
             )
         spelled.append(spelling)
     if HANDED_BACK & set(options.tags):  # each output is a tensor that the op writes to, as PyTorch's own ops have it

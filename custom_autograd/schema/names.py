@@ -6,10 +6,11 @@ import keyword
 from collections.abc import Iterable
 
 from custom_autograd.core.errors import DeclarationError
-from custom_autograd.core.messages import quote
+from custom_autograd.core.messages import quote, show
 from custom_autograd.frozen_dataclass import dataclass
 
 DEFAULT = "default"
+FORM = "'namespace::name' or 'namespace::name.overload'"
 RESERVED_NAMESPACES = frozenset({"aten", "at", "prim", "prims", "torch", "pytorch", "quantized", "c10d"})
 
 
@@ -40,10 +41,13 @@ class Name:
         return Name(self.namespace, f"{self.name}{suffix}", self.overload)
 
 
-def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = False) -> Name:
+def parse_name(text: object, declared: str | None = None, *, is_torchs: bool = False) -> Name:
     """Read 'namespace::name' or 'namespace::name.overload'."""
-    if not isinstance(text, str):
-        raise _refusal(str(text), "the name of an op is a string", declared, do="write custom_op('namespace::name')")
+    if not isinstance(text, str):  # such as a function that is decorated without a name
+        name = str(getattr(text, "__name__", text))
+        do = f"write custom_op('mylib::{name}')" if callable(text) else "write custom_op('namespace::name')"
+        problem = "the name of an op is a string"
+        raise DeclarationError(name, problem, expected=FORM, found=show(text), declared=declared, do=do)
     namespace, separator, qualifier = text.partition("::")
     if not separator:
         raise _refusal(text, "the name has no namespace", declared, do=f"name it, say, 'mylib::{text}'")
@@ -65,8 +69,7 @@ def parse_name(text: str, declared: str | None = None, *, is_torchs: bool = Fals
 
 
 def _refusal(text: str, problem: str, declared: str | None, *, do: str) -> DeclarationError:
-    expected = "'namespace::name' or 'namespace::name.overload'"
-    return DeclarationError(text, problem, expected=expected, found=repr(text), declared=declared, do=do)
+    return DeclarationError(text, problem, expected=FORM, found=repr(text), declared=declared, do=do)
 
 
 def is_name(text: object) -> bool:

@@ -85,3 +85,15 @@ def test_each_kernel_is_called_with_its_defaults():
 
 def test_unknown_kernels_are_skipped():
     assert "skipped" == result_of(torch.ops.aten.sin.default).status
+
+
+def test_a_kernel_that_differs_by_itself_is_not_said_to_read_outside():
+    calls = []
+
+    def counting(x):
+        calls.append(1)
+        return x * len(calls)
+
+    result = result_of(counting)
+
+    assert ("skipped", "two equal calls of it differ") == (result.status, result.message)

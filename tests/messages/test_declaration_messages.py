@@ -81,7 +81,7 @@ aten::square: the namespace 'aten' is reserved for PyTorch
   do         use the name of your library; reserved are 'at', 'aten', 'c10d', 'prim', 'prims', 'pytorch', 'quantized', 'torch'
 3: the name of an op is a string
   expected   'namespace::name' or 'namespace::name.overload'
-  found      '3'
+  found      3
   do         write custom_op('namespace::name')""",
     )
 

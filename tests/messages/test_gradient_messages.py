@@ -119,7 +119,7 @@ the gradient of 'x' is on the wrong device
 the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      float: 0.0
-  do         return a tensor: torch.tensor(...)
+  do         return None, which means zero
 the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      ndarray: array([1., 1.], dtype=float32)

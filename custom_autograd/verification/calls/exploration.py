@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from custom_autograd.core.errors import GradientError, KernelError, KernelUnavailable, ShapeError
+from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError, KernelUnavailable, ShapeError
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.calls import layouts
@@ -310,7 +310,8 @@ class Explorer:
             return None
         by_whom = ", where the reference gives a result" if self.judge.has_reference else ""
         who = "the op" if case.way is not PLAIN or self._refuses_forward(call) else "the backward"
-        return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=UNMET if is_crash else "")
+        cause = UNMET if is_crash and not isinstance(error, CustomAutogradError) else ""  # ours say what is wrong
+        return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=cause)
 
     def _is_crash(self, case: Case, call: Call, error: Exception) -> bool:
         """Return True if an exception is a crash: by its class, for empty tensors, or in a backward of another size."""
