@@ -253,7 +253,7 @@ class CppKernel(LazyKernel):
                 f"the source registers no function '{self.function}' in KERNEL_NAMESPACE",
                 expected=f"one of {quote(known)}" if known else None,
                 rule=str(self.source),
-                do=suggest(self.function, known) or f'name it, or add m.def("{self.function}(...)") to the source',
+                do=suggest(self.function, known) or self._to_register(),
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = NativeOperator(f"{name}::{self.function}", self.source.name, addresses)
@@ -262,6 +262,12 @@ class CppKernel(LazyKernel):
                 raise_if_any(self._mistyped(found, declared))
         is_for_cpu = {key for key, _ in addresses} <= {"CPU"}
         return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)
+
+    def _to_register(self) -> str:
+        """Return the advice for a function that is not registered: in a namespace of its own, or not at all."""
+        if hasattr(self, "__signature__"):  # the text of the source shows its definition
+            return "register it in the namespace of the build: STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m)"
+        return f'name it, or add m.def("{self.function}(...)") to the source'
 
     def _on_one_device(self, function: Callable[..., Any], operator: NativeOperator) -> Callable[..., Any]:
         """Return a function that raises for tensors on several devices."""

@@ -238,6 +238,8 @@ class Build:
             problem, advice = "the compiler refuses the kernel", f"correct {self.source}, or {self.compiler.standard}"
             if "-M" in command and self.source.name not in result.stdout:  # it did not come to read the source
                 problem, advice = NOT_WORKING, f"{FLAGS_OR} {self.compiler.standard}"
+            if EXTENSION in result.stdout:
+                advice = f"include <custom_autograd/kernel.h> in place of <{EXTENSION}>: kernels use torch's stable ABI"
             for sign, (cause, remedy) in FAULTS_OF_THE_MACHINE.items():
                 if sign in result.stdout:
                     problem, advice = f"the compiler does not finish: {cause}", remedy
@@ -321,6 +323,7 @@ LEFTOVER = "build-"
 ATTEMPTS = 3
 NO_SOURCE = "check the path; if it is part of an installed package, add the source to its package data"
 ANOTHER_RUNTIME = "set CXX to a compiler that links libstdc++ as a shared library, or remove flags that change that"
+EXTENSION = "torch/extension.h"
 NOT_WORKING = "the compiler does not work"
 FLAGS_OR = "correct the flags, or"
 ANOTHER_CACHE = "point CUSTOM_AUTOGRAD_CACHE at a folder that you can write, and no other user"

@@ -2,13 +2,14 @@
 
 import inspect
 import re
+import shutil
 
 import pytest
 import torch
 from torch import Tensor
 
 from custom_autograd import RegistrationError, custom_op
-from custom_autograd.kernels import cpp_kernel
+from custom_autograd.kernels import KernelUnavailable, cpp_kernel
 
 SOURCE = """
 STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m) {
@@ -75,3 +76,26 @@ def test_what_the_text_does_not_show_is_left_to_the_build(source, function):
     declare(function).register_kernel("cpu", cpp_kernel(source.parent / "missing.cpp", function, fallback=torch.mul))
 
     assert ["args", "kwargs"] == list(inspect.signature(cpp_kernel(source, function)).parameters)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (
+            "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n",
+            "include <custom_autograd/kernel.h> in place of <torch/extension.h>",
+        ),
+        (
+            "#include <custom_autograd/kernel.h>\n"
+            'STABLE_TORCH_LIBRARY(of_its_author, m) { m.def("kernel(Tensor x) -> Tensor"); }\n',
+            "register it in the namespace of the build: STABLE_TORCH_LIBRARY_FRAGMENT(KERNEL_NAMESPACE, m)",
+        ),
+    ],
+    ids=["pybind11", "own namespace"],
+)
+def test_sources_with_the_habits_of_extensions(text, advice, tmp_path):
+    (tmp_path / "habits.cpp").write_text(text)
+
+    with pytest.raises(KernelUnavailable, match=f"do         {re.escape(advice)}"):
+        cpp_kernel(tmp_path / "habits.cpp", "kernel").load()
