@@ -640,6 +640,7 @@ def test_operators_are_known_by_name():
     assert [True, False] == list(map(dispatch.is_taken_apart, ["aten::matmul", "aten::mul.Tensor"]))
     assert [True, False, False] == list(map(dispatch.is_mutable, ["aten::add_.Tensor", "aten::add.Tensor", "aten::t"]))
     assert ["self", "other", "alpha"] == dispatch.argument_names("aten::add.Tensor")
+    assert "aten::t(Tensor(a) self) -> Tensor(a)" == dispatch.schema_text("aten::t")
 
 
 def test_a_node_knows_which_gradients_the_backward_in_progress_computes():

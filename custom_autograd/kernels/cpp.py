@@ -28,8 +28,8 @@ from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.lazy_kernel import LazyKernel
 from custom_autograd.kernels.native_kernels import NativeOperator
 from custom_autograd.schema.arguments import error_of_type
-from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema, schema_of
-from custom_autograd.torch_private.dispatch import argument_names, key_of_device
+from custom_autograd.torch_private.definitions import ParsedValue, names_in, parse_schema
+from custom_autograd.torch_private.dispatch import argument_names, key_of_device, schema_text
 
 LITERAL_OR_COMMENT = re.compile(
     r'R"(?P<delimiter>[^()\\\s]{0,16})\((?P<raw>.*?)\)(?P=delimiter)"'
@@ -258,7 +258,8 @@ class CppKernel(LazyKernel):
         addresses = addresses_of(loaded or path, name, self.function)
         operator = NativeOperator(f"{name}::{self.function}", self.source.name, addresses)
         for _, address in addresses:
-            for found, declared in zip(types_of(loaded or path, address), schema_of(operator.name), strict=False):
+            schema = parse_schema(schema_text(operator.name))
+            for found, declared in zip(types_of(loaded or path, address), schema, strict=False):
                 raise_if_any(self._mistyped(found, declared))
         is_for_cpu = {key for key, _ in addresses} <= {"CPU"}
         return self._served(overload if is_for_cpu else self._on_one_device(overload, operator), operator)

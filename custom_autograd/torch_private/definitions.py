@@ -332,11 +332,6 @@ def parse_schema(text: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue,
     return tuple(map(_read, parsed.arguments)), tuple(map(_read, parsed.returns))
 
 
-def schema_of(name: str) -> tuple[tuple[ParsedValue, ...], tuple[ParsedValue, ...]]:
-    """Return the arguments and the results of an operator."""
-    return parse_schema(str(torch._C._get_schema(name, "")))
-
-
 SPELLINGS = {"number": "Scalar", "SymInt": "int"}  # of types that schemas spell otherwise than the parser
 
 

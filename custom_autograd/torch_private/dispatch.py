@@ -265,6 +265,12 @@ def argument_names(name: str) -> list[str]:
     return [argument.name for argument in _C._get_schema(operator, overload).arguments]
 
 
+def schema_text(name: str) -> str:
+    """Return the schema of an overload, with its name: `namespace::name(Tensor x) -> Tensor`."""
+    operator, _, overload = name.partition(".")
+    return str(_C._get_schema(operator, overload))
+
+
 def is_mutable(name: str) -> bool:
     """Return True if an overload writes to its arguments."""
     operator, _, overload = name.partition(".")

@@ -62,7 +62,7 @@ class Bounds(Check):
 
 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
-    results: list[Sequence[Tensor]] = []
+    results, difference = list[Sequence[Tensor]](), None
     call = sample if kernel is target.full else target.complete(sample)
     state = RandomState.current()
     for mark in (*MARKS, MARKS[-1]):  # the last one for kernels that differ by themselves
