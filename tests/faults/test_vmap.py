@@ -84,8 +84,9 @@ def test_registered_rule_that_always_raises_fails():
     for target in (NotYet, raising(NotImplementedError("later"), "not_yet")):
         result = result_of(target)
 
-        assert "error" == result.status
-        assert "NotImplementedError: later" in result.message
+        assert "failed" == result.status
+        assert "batched over 'x', 'w' at dimension 0: vmap raises NotImplementedError: later (" in result.message
+        assert "test_vmap.py:" in result.message
 
 
 def test_registered_rule_that_says_that_no_batch_is_possible_is_skipped():
@@ -145,7 +146,7 @@ def test_nested_vmap_is_looked_at():
     result = result_of(OuterLevel)
 
     assert "batched over 'x', 'w' at dimension 0, and within over 'x', 'w' at dimension 0: " in result.message
-    assert "(ratio 2) by a loop" in result.message
+    assert "(ratio 2), by a loop" in result.message
 
 
 def test_random_results_are_skipped():
@@ -275,7 +276,7 @@ def test_a_scalar_that_a_rule_forgets_is_noticed(given):
     found = [result_of(op, lambda make: [Sample(make(4), *given)]) for op in (forgets_scale, scaled)]
 
     assert ["failed", "passed"] == [result.status for result in found]
-    assert "scale=0.7: batched over 'x' at dimension 0: " in found[0].message
+    assert "scale=0.7, batched over 'x' at dimension 0: " in found[0].message
 
 
 def refuses_small(x, scale=1.0):

@@ -320,6 +320,7 @@ class Way:
         is_derivative: whether they are the derivative, and not what a rule gives in its place.
         cause: what is wrong, probably, where this way alone gives something else.
         is_owed: whether plain functions owe it too: whatever one raises then is a finding.
+        oracle: what messages call `plain` where the op itself is called by it.
     """
 
     text: str
@@ -329,6 +330,7 @@ class Way:
     is_derivative: bool = False
     cause: str = ""
     is_owed: bool = False
+    oracle: str = "a plain call"
 
     def raised(self, target: Target, call: Call) -> Exception | None:
         """Return what a call raises, in whatever words; None if it comes to its end."""

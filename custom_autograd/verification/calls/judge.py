@@ -115,9 +115,7 @@ class Judge:
 
     @property
     def text(self) -> str:
-        """Return what messages call the reference."""
-        if self.is_plain:
-            return "a plain call"
+        """Return what messages call the reference, unless a plain call is it."""
         return self.target.reference_name if self.has_reference else "the same call, contiguous and in float64"
 
     def takes(self, call: Call, key: object) -> bool:

@@ -143,5 +143,6 @@ def finding_of(explorer: Explorer, verdict: Verdict, cause: str = "") -> Finding
     if fault.found is None or fault.expected is None:
         return failed(f"{verdict.case}: {fault.text}", cause=cause)
     limit = f"; off by more than {fault.allowed:.2g}" if fault.allowed else ""
-    text = f"{verdict.case}: {fault.text}, by {explorer.judge.text}{limit}"
+    oracle = verdict.case.way.oracle if explorer.is_plain else explorer.judge.text
+    text = f"{verdict.case}: {fault.text}, by {oracle}{limit}"
     return failed(text, cause=cause or find_cause(fault.found, fault.expected))

@@ -1,14 +1,14 @@
-"""Derivatives and batches of a call by torch's transforms; each has a simple way to compute the same."""
+"""Derivatives of a call by torch's transforms; each has a simple way to compute the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from custom_autograd.verification.calls.batches import BATCHES
 from custom_autograd.verification.calls.call import (
     Call,
     Outcome,
@@ -71,61 +71,8 @@ def _second_derivatives(target: Target, call: Call) -> Iterator[Outcome]:
     yield _second(target, target.call, call, ())
 
 
-BATCH = 9
-"""Above 8, so that no kernel takes it for a vector."""
-
-
-def _mapped(dims: Callable[[int, Sequence[Tensor]], int | None], text: str) -> Way:
-    """Return a way that batches inputs: `dims` gives the in_dim of each, and None for one that is not batched."""
-
-    def batched(target: Target, call: Call) -> tuple[list[Tensor], list[int | None]]:
-        tensors = [x.detach() for x in call.sample.tensors()]
-        at = [dims(i, tensors) for i in range(len(tensors))]
-        given = [x if dim is None else _stacked(x, dim) for x, dim in zip(tensors, at, strict=True)]
-        return given, at
-
-    def values(target: Target, function: Function, call: Call) -> Callable[..., tuple[Tensor, ...]]:
-        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return tuple(begin_on(target, function, replace(call, needs=frozenset()), tensors).values.values())
-
-        return one
-
-    def make(target: Target, call: Call) -> Iterator[Outcome]:
-        given, at = batched(target, call)
-        if call.shared is not None or all(dim is None for dim in at) or target.written_positions(call.sample):
-            raise UnfitError
-        with torch.no_grad():
-            found = torch.vmap(values(target, target.call, call), in_dims=tuple(at))(*given)
-        yield {f"batched result {i}": y for i, y in enumerate(found)}
-
-    def loop(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
-        del only
-        given, at = batched(target, call)
-        one, pairs = values(target, function, call), list(zip(given, at, strict=True))
-        with torch.no_grad():
-            rows = [one(*(x if dim is None else x.select(dim, k) for x, dim in pairs)) for k in range(BATCH)]
-        return {f"batched result {i}": torch.stack(list(ys)) for i, ys in enumerate(zip(*rows, strict=True))}
-
-    return Way(text, make, loop, has_gradients=False)
-
-
-def _stacked(tensor: Tensor, dim: int) -> Tensor:
-    """Return a batch of a tensor, each one a little smaller; integers stay."""
-    scales = [1 - 0.05 * step if can_have_gradient(tensor) else 1 for step in range(BATCH)]
-    return torch.stack([tensor * scale if scale != 1 else tensor for scale in scales], dim)
-
-
-def _at(position: int, dim: int) -> Callable[[int, Sequence[Tensor]], int | None]:
-    return lambda i, tensors: min(dim, tensors[i].dim()) if i == position else None
-
-
 TRANSFORM_WAYS: tuple[Way, ...] = (
     Way("jvp", _tangents, _plain_tangents, is_derivative=True),
     Way("second derivative", _second_derivatives, _second, is_derivative=True),
-    _mapped(lambda i, tensors: 0, "vmap over all"),
-    _mapped(_at(0, 0), "vmap over the first tensor"),
-    _mapped(_at(1, 0), "vmap over the second tensor"),
-    _mapped(_at(2, 0), "vmap over the third tensor"),
-    _mapped(_at(0, 1), "vmap over the first tensor at dimension 1"),
-    _mapped(_at(1, 1), "vmap over the second tensor at dimension 1"),
+    *BATCHES,
 )

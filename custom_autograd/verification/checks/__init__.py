@@ -32,12 +32,12 @@ from custom_autograd.verification.checks.rows import (
     Subclasses,
     Threads,
     Uninitialised,
+    Vmap,
 )
 from custom_autograd.verification.checks.saved import Saved
 from custom_autograd.verification.checks.schema import Opcheck, SchemaCheck
 from custom_autograd.verification.checks.second_order import ForwardOverReverse, SecondOrder
 from custom_autograd.verification.checks.shapes import Shapes, Sharding
-from custom_autograd.verification.checks.vmap import Vmap
 from custom_autograd.verification.harness.base import Check
 
 __all__ = ["CHECKS"]

@@ -3,11 +3,19 @@
 `Explore` draws several changes together.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.backward_ways import ELSEWHERE, PLAIN, SAVING_ELSEWHERE, USES_OF_A_GRAPH
+from custom_autograd.verification.calls.batches import NO_RULE, batchings_of
+from custom_autograd.verification.calls.call_arguments import scalars
+from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES, Change
+from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.judge import Fault
 from custom_autograd.verification.calls.layouts import EXPANDED
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
@@ -15,7 +23,7 @@ from custom_autograd.verification.calls.row import Row
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
-from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed, first_line
+from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed, first_line, skipped
 from custom_autograd.verification.harness.differentiable import (
     function_of,
     reference_of,
@@ -23,6 +31,7 @@ from custom_autograd.verification.harness.differentiable import (
     vector_jacobian,
     with_reference_gradients,
 )
+from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.report.results import NO_REFERENCE
@@ -275,3 +284,40 @@ class Uninitialised(Row):
         """Return nothing: what is filled shows whatever is drawn."""
         del sample
         return ""
+
+
+class Vmap(Row):
+    """Every combination of in_dims out of None, 0 and -1, some with 1, and vmap of vmap; then another scalar."""
+
+    name = "vmap"
+    code = "T01"
+    group = "transforms"
+    purpose = "vmap equals a loop over the batch, whichever arguments are batched, and nested"
+    is_plain = True
+
+    def why_not_random(self, sample: Sample) -> str:
+        """Return why: a loop draws other numbers."""
+        if has_generator(sample):
+            return "it draws from a generator that every call of a loop is given again"
+        return "the op gives other results from one call to the next"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each case; an op that says it has no batching rule is honest, and skipped."""
+        if not sample.tensors():
+            raise NothingToCheckError("the sample has no tensor to batch")
+        if any(tensor.layout != torch.strided for tensor in sample.tensors()):
+            raise NothingToCheckError("a tensor of the sample is not strided, and cannot be batched")
+        for finding in super().run(replace(target, reference=None), sample):
+            _, is_lacking, reason = finding.message.partition(NO_RULE)
+            yield skipped(f"{NO_RULE}{reason}") if is_lacking else finding
+
+    def _cases(self, explorer: Explorer) -> Iterator[Case]:
+        target, sample = explorer.target, explorer.sample
+        names = [target.name_of(leaf) for leaf in sample.leaves()]
+        batchings = batchings_of(sample.tensors(), target.written_positions(sample))
+        ways = [batching.way(names) for batching in batchings]
+        yield from (Case((), way) for way in ways)
+        floats = [f"{name}={other!r}" for name, other in scalars(target, sample) if isinstance(other, float)]
+        others = (change for change in explorer.changes() if change.text in floats)
+        taken = (change for change in others if not explorer.look(Case((change,))).reason)
+        yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
