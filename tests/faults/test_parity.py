@@ -42,7 +42,7 @@ def result_of(op, sample=None):
         "another value": "op.inplace, as given: output 0",
         "only contiguous memory": "op.inplace, with gaps: output 0",
         "not everywhere": "op.out, as given: output 0",
-        "another argument": "op.out, as given: an argument is written to",
+        "another argument": "op.out, as given: the op writes to 'x', which it does not declare",
     }.items(),
 )
 def test_a_kernel_that_does_something_else_fails(name, expected):

@@ -3,8 +3,9 @@
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,13 +14,23 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import INPLACE, OUT
-from custom_autograd.verification.calls.call import call_of, differentiate
+from custom_autograd.verification.calls.call import (
+    Call,
+    Outcome,
+    UnfitError,
+    Way,
+    WrongError,
+    begin,
+    call_of,
+    differentiate,
+    run,
+)
+from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import LAYOUTS
+from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.row import Row
-from custom_autograd.verification.harness.agreement import find_gradient_difference, values_of
-from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, skipped
-from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import function_of
+from custom_autograd.verification.harness.agreement import values_of
+from custom_autograd.verification.harness.base import Finding, failed, skipped
 from custom_autograd.verification.harness.dispatching import (
     KernelDeclined,
     as_dispatched,
@@ -28,7 +39,7 @@ from custom_autograd.verification.harness.dispatching import (
     label_of_kernel,
 )
 from custom_autograd.verification.harness.op_files import has_device
-from custom_autograd.verification.harness.records import is_built, output_names, reasons_of_unavailable, record_of
+from custom_autograd.verification.harness.records import is_built, reasons_of_unavailable, record_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 
@@ -146,11 +157,7 @@ def _on(kernel: Function, target: Target, *, device: str, home: str) -> Function
     return call
 
 
-ByName = Mapping[str, Tensor]
-"""The outputs of the op, by the names that messages have for them."""
-
-
-class Parity(Check):
+class Parity(Row):
     """Each variant with a kernel of its own, on tensors as given and on tensors with gaps between their elements."""
 
     name = "parity"
@@ -158,99 +165,62 @@ class Parity(Check):
     group = "values"
     is_quick = True
     purpose = "kernels of op.inplace and op.out write what the op returns, and leave its gradients as they are"
+    is_plain = True
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless a variant has a kernel; the others are the op and a copy."""
         return None if _variants(target) else "no variant of the op has a kernel of its own"
 
-    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return one finding per variant and layout, and one for the gradient through op.inplace."""
-        plain = sample.map(lambda tensor: tensor.detach())
-        with torch.no_grad():
-            outputs = call_on(target.call, plain.map(Tensor.clone))
-        expected = dict(zip(output_names(target, len(outputs)), outputs, strict=True))
-        for kind, record in _variants(target).items():
+    def _cases(self, explorer: Explorer) -> Iterator[Case]:
+        for kind, record in _variants(explorer.target).items():
             for label, lay_out in SPACINGS:
-                run = _run_inplace if kind == INPLACE else _run_out
-                yield run(record, plain, expected, f"op.{kind}, {label}", lay_out)
-        if INPLACE in _variants(target) and _can_hold(plain, expected):
-            yield _gradient(target, sample, _variants(target)[INPLACE])
+                make = partial(_in_place if kind == INPLACE else _out, record, lay_out)
+                yield Case((), Way(f"op.{kind}, {label}", make, oracle="the op itself"))
 
 
 def _variants(target: Target) -> dict[str, OpRecord]:
     record = record_of(target)
-    if record is None:
-        return {}
-    return {kind: record.variants[kind] for kind in (INPLACE, OUT) if _has_own_kernels(record, kind)}
+    found = {} if record is None else {kind: record.variants.get(kind) for kind in (INPLACE, OUT)}
+    return {kind: variant for kind, variant in found.items() if variant is not None and variant.road.has_own_kernels}
 
 
-def _has_own_kernels(record: OpRecord, kind: str) -> bool:
-    return kind in record.variants and record.variants[kind].road.has_own_kernels
-
-
-def _run_inplace(
-    record: OpRecord, sample: Sample, expected: ByName, label: str, lay_out: Callable[[Tensor], Tensor]
-) -> Finding:
-    if not _can_hold(sample, expected):
-        return skipped(f"{label}: the result does not fit into the first argument")
-    first, *others = sample.tensors()
-    copies = [lay_out(first), *(other.clone() for other in others)]
-    with torch.no_grad():
-        (returned,) = call_on(_caller(record), sample.with_tensors(copies))
-    if returned is not copies[0]:
-        return failed(f"{label}: something other than the first argument is returned")
-    for other, copy in zip(others, copies[1:], strict=True):
-        if find_difference((copy,), (other,)) is not None:
-            return failed(f"{label}: another argument than the first is written to")
-    return _compare((copies[0],), expected, label)
-
-
-def _run_out(
-    record: OpRecord, sample: Sample, expected: ByName, label: str, lay_out: Callable[[Tensor], Tensor]
-) -> Finding:
-    names = [argument.name for argument in record.declaration.schema.mutated_arguments]
-    targets = [lay_out(_marked(one)) for one in expected.values()]
-    copies = sample.map(Tensor.clone)
-    keywords = {**copies.kwargs, **dict(zip(names, targets, strict=True))}
-    with torch.no_grad():
-        _caller(record)(*copies.args, **keywords)
-    for copy, given in zip(copies.tensors(), sample.tensors(), strict=True):
-        if find_difference((copy,), (given,)) is not None:
-            return failed(f"{label}: an argument is written to")
-    return _compare(tuple(targets), expected, label)
-
-
-def _compare(found: tuple[Tensor, ...], expected: ByName, label: str) -> Finding:
-    difference = find_difference(found, tuple(expected.values()), names=tuple(expected))
-    return PASSED if difference is None else difference.failed(f"{label}: {difference}, by the op itself")
-
-
-def _gradient(target: Target, sample: Sample, record: OpRecord) -> Finding:
-    """Compare the gradients through the write, which are derived, with those of the op."""
-    try:
-        function = function_of(target, sample)
-    except NothingToCheckError as reason:
-        return skipped(f"op.inplace, gradient: {reason}")
-    call = _caller(record)
+def _in_place(record: OpRecord, lay_out: Callable[[Tensor], Tensor], target: Target, call: Call) -> Iterator[Outcome]:
+    """Give what is written to a copy of the first argument, and the gradients through the write, which are derived."""
+    first, plain = call.sample.tensors()[0], replace(call, needs=frozenset())
+    result, *_ = begin(target, target.call, plain).values.values()
+    if result.shape != first.shape or result.dtype != first.dtype:
+        raise UnfitError("the result does not fit into the first argument")
 
     def on_a_copy(*args: object, **kwargs: object) -> object:
-        first, *others = Sample(*args, **kwargs).tensors()
-        fresh = Sample(*args, **kwargs).with_tensors([first.clone(), *others])
-        return call(*fresh.args, **fresh.kwargs)
+        given = Sample(*args, **kwargs)
+        own, *others = given.tensors()
+        copied = lay_out(own)
+        (returned,) = call_on(_caller(record), given.with_tensors([copied, *others]))
+        if returned is not copied:
+            raise WrongError("something other than the first argument is returned")
+        return copied
 
-    difference = find_gradient_difference(replace(function, call=on_a_copy), function)
-    return PASSED if difference is None else difference.failed(f"op.inplace, {difference}, by the op itself")
+    yield begin(target, on_a_copy, plain).detached()  # the kernel, which calls with a gradient go round
+    yield run(target, on_a_copy, call)
+
+
+def _out(record: OpRecord, lay_out: Callable[[Tensor], Tensor], target: Target, call: Call) -> Iterator[Outcome]:
+    """Give what is written to tensors for the outputs."""
+    plain = replace(call, needs=frozenset())
+    names = [argument.name for argument in record.declaration.schema.mutated_arguments]
+    outputs = [lay_out(_marked(one)) for one in begin(target, target.call, plain).values.values()]
+
+    def write(*args: object, **kwargs: object) -> object:
+        _caller(record)(*args, **kwargs, **dict(zip(names, outputs, strict=True)))
+        return outputs
+
+    yield begin(target, write, plain).detached()
 
 
 def _caller(record: OpRecord) -> Function:
     assert record.dispatched is not None  # it is declared
     record.dispatched.generate()
     return record.dispatched.call
-
-
-def _can_hold(sample: Sample, expected: ByName) -> bool:
-    first, result = sample.tensors()[0], next(iter(expected.values()))
-    return result.shape == first.shape and result.dtype == first.dtype
 
 
 def _marked(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an op takes and gives next to its reference: values, sizes, gradients, and what a refusal of it means."""
+"""What an op takes and gives next to its reference: values, sizes, and what a refusal of it means."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -8,8 +8,6 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import Finding, first_line, skipped
-from custom_autograd.verification.harness.comparison import Difference, find_difference
-from custom_autograd.verification.harness.differentiable import TensorFunction, signed_like, vector_jacobian
 from custom_autograd.verification.harness.dispatching import completing
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index
@@ -86,15 +84,6 @@ def find_shapes(target: Target, reference: Function, sample: Sample) -> set[tupl
     with torch.no_grad(), contextlib.suppress(Exception):
         return {tuple(tensor.shape) for tensor in values_of(target, reference, sample)}
     return None
-
-
-def find_gradient_difference(function: TensorFunction, other: TensorFunction) -> Difference | None:
-    """Return where the gradients of two functions of the same tensors differ, for cotangents of both signs, or None."""
-    cotangents = signed_like(function(*function.inputs))
-    expected = vector_jacobian(other, other.inputs, cotangents)
-    found = vector_jacobian(function, function.inputs, cotangents)
-    names = [f"gradient of '{name}'" for name in function.names]
-    return find_difference(found, expected, names=names, factor=10.0)
 
 
 def copied(tensor: Tensor) -> Tensor:
