@@ -5,17 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.sweeps import (
-    expanded,
-    free_sizes,
-    growths,
-    layouts,
-    pinned_sizes,
-    resized,
-    sliced,
-    subsets,
-    transposed,
-)
+from custom_autograd.verification.calls.layouts import expanded, of_all, sliced, transposed
+from custom_autograd.verification.harness.sweeps import free_sizes, growths, pinned_sizes, resized, subsets
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
 
@@ -45,15 +36,15 @@ def test_expanded_has_stride_zero():
 
 def test_layouts_name_what_they_changed_and_leave_out_what_cannot_be():
     assert ["as given", "transposed", "sliced", "expanded", "offset", "negated"] == [
-        label for label, _ in layouts(Sample(torch.zeros(4, 3)))
+        label for label, _ in of_all(Sample(torch.zeros(4, 3)))
     ]
-    assert ["as given", "offset", "negated"] == [label for label, _ in layouts(Sample(torch.zeros(())))]
+    assert ["as given", "offset", "negated"] == [label for label, _ in of_all(Sample(torch.zeros(())))]
 
 
 def test_layouts_never_expand_what_is_written_to():
     expanded_ones = [
         [0 in tensor.stride() for tensor in variant.tensors()]
-        for label, variant in layouts(Sample(torch.zeros(4), torch.zeros(4)), written={0})
+        for label, variant in of_all(Sample(torch.zeros(4), torch.zeros(4)), written={0})
         if label == "expanded"
     ]
 
@@ -62,7 +53,7 @@ def test_layouts_never_expand_what_is_written_to():
 
 def test_layouts_leave_the_sample_alone():
     sample = Sample(torch.ones(2, 2))
-    for _, variant in layouts(sample):
+    for _, variant in of_all(sample):
         if variant.args[0].stride()[0]:
             variant.args[0].zero_()
 
@@ -106,7 +97,7 @@ def test_integers_are_neither_resized_nor_repeated():
     changed = resized(Sample(torch.ones(3, 2), index), {3: 6, 2: 4})
 
     assert [(6, 4), (3,)] == [tuple(tensor.shape) for tensor in changed.tensors()]
-    assert all(torch.equal(index, variant.tensors()[1]) for _, variant in layouts(Sample(torch.ones(3, 2), index)))
+    assert all(torch.equal(index, variant.tensors()[1]) for _, variant in of_all(Sample(torch.ones(3, 2), index)))
 
 
 def test_numbers_follow_a_size_only_if_asked():

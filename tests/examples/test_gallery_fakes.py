@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from custom_autograd.registration.registry import OpRecord, all_records
 from custom_autograd.registration.rule_types import Samples
 from custom_autograd.schema.samples import Sample, TensorFactory
-from custom_autograd.verification.harness.sweeps import layouts
+from custom_autograd.verification.calls.layouts import of_all
 from custom_autograd.verification.harness.targets import call_on, target_of
 from gallery_values import GALLERY, load
 
@@ -48,7 +48,7 @@ def test_results_of_the_default_kernel_have_the_strides_of_the_fake(name: str) -
     assert rule is not None
     samples = [sample for sample in rule.function(TensorFactory(dtype=torch.float64)) if sample.error is None]
     for sample in samples:
-        for label, variant in layouts(sample, written=target.written_positions(sample)):
+        for label, variant in of_all(sample, written=target.written_positions(sample)):
             if label in ("conjugated", "negated") or (name, label) in NO_LAYOUTS:
                 continue
             mode = FakeTensorMode()

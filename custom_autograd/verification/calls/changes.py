@@ -33,14 +33,11 @@ from custom_autograd.verification.calls.numbers import (
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
-    conjugated,
     is_index,
     is_ordered,
-    negated,
     pinned_sizes,
     sizes_of,
     subsets,
-    transposed,
 )
 from custom_autograd.verification.harness.targets import Target
 
@@ -386,12 +383,12 @@ COTANGENT_CHANGES: tuple[tuple[str, Cotangent], ...] = (
     ("a cotangent 1000 times as large", lambda u, _: u * 1024),
     ("an expanded cotangent, as sum() sends", lambda u, _: u.new_full((), 1.25).expand(u.shape)),
     *(_expanded_along(dim) for dim in range(4)),
-    ("a transposed cotangent", lambda u, _: u if transposed(u) is None else transposed(u)),
+    ("a transposed cotangent", lambda u, _: layouts.transposed(u) if u.dim() > 1 else u),
     ("a cotangent whose rows lie apart", lambda u, _: layouts.rows_apart(u)),
-    ("a cotangent with a step of 2", lambda u, _: layouts.stepped(u, u.dim() - 1) if u.dim() else u),
+    ("a cotangent with a step of 2", lambda u, _: layouts.sliced(u) if u.dim() else u),
     ("a cotangent that begins inside its memory", lambda u, _: layouts.offset(u)),
-    ("a lazily conjugated cotangent", lambda u, _: conjugated(u) if u.is_complex() else u),
-    ("a lazily negated cotangent", lambda u, _: u if negated(u) is None else negated(u)),
+    ("a lazily conjugated cotangent", lambda u, _: layouts.conjugated(u) if u.is_complex() else u),
+    ("a lazily negated cotangent", lambda u, _: u if layouts.negated(u) is None else layouts.negated(u)),
     ("a cotangent of the first result alone", lambda u, position: None if position else u),
     *(_without(position) for position in range(3)),
     ("a cotangent of zeros", lambda u, _: torch.zeros_like(u)),

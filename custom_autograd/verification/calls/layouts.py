@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from custom_autograd.verification.harness.sweeps import channels_last, conjugated, expanded, negated, transposed
+from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.sweeps import copy, is_index
 
 Layout: TypeAlias = Callable[[Tensor], "Tensor | None"]
 """Lays a tensor out; None where it does not fit."""
@@ -82,3 +83,71 @@ def ordered(tensor: Tensor, order: tuple[int, ...]) -> Tensor | None:
 def _memory(tensor: Tensor, shape: list[int]) -> Tensor:
     is_number = tensor.is_floating_point() or tensor.is_complex()
     return tensor.new_full(shape, float("nan")) if is_number else tensor.new_zeros(shape)
+
+
+def transposed(tensor: Tensor) -> Tensor | None:
+    """Return it with the last two dimensions swapped in memory; None below two dimensions."""
+    return None if tensor.dim() < 2 else tensor.detach().mT.clone(memory_format=torch.contiguous_format).mT
+
+
+def sliced(tensor: Tensor) -> Tensor | None:
+    """Return every second element of larger memory, which begins before them; None without dimensions."""
+    return stepped(tensor, tensor.dim() - 1) if tensor.dim() else None
+
+
+def expanded(tensor: Tensor) -> Tensor | None:
+    """Return the first row for every row, with stride 0; None if there is one row or none."""
+    if tensor.dim() == 0 or tensor.shape[0] < 2:
+        return None
+    return tensor.detach()[:1].clone().expand(tensor.shape)
+
+
+def channels_last(tensor: Tensor) -> Tensor | None:
+    """Return it with the channels innermost in memory; None for other than four or five dimensions."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.detach().clone(memory_format=formats[tensor.dim()]) if tensor.dim() in formats else None
+
+
+def conjugated(tensor: Tensor) -> Tensor | None:
+    """Return it as a lazily conjugated view; None for real numbers."""
+    return tensor.detach().conj().clone().resolve_conj().conj() if tensor.is_complex() else None
+
+
+def negated(tensor: Tensor) -> Tensor | None:
+    """Return it as a view that is lazily negated; None for what complex numbers cannot hold."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return None
+    return torch.complex(torch.zeros_like(tensor), -tensor.detach()).conj().imag
+
+
+ALL: tuple[tuple[str, Layout], ...] = (
+    ("transposed", transposed),
+    ("sliced", sliced),
+    ("expanded", expanded),
+    ("offset", offset),
+    ("channels-last", channels_last),
+    ("conjugated", conjugated),
+    ("negated", negated),
+)
+
+
+def of_all(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:
+    """Yield the sample as it is, then with all of its tensors in each of a few layouts.
+
+    Args:
+        sample: what to vary.
+        written: positions of tensors that the op mutates; they are never expanded, because memory that overlaps itself
+            cannot be written to.
+
+    Yields:
+        What to call the variant, and the variant; its tensors are copies that do not require grad.
+    """
+    yield "as given", copy(sample)
+    for label, change in ALL:
+        changed = [
+            None if x.layout != torch.strided or (change is expanded and (i in written or is_index(x))) else change(x)
+            for i, x in enumerate(sample.tensors())
+        ]
+        if any(tensor is not None for tensor in changed):
+            pairs = zip(changed, sample.tensors(), strict=True)
+            yield label, sample.with_tensors([old.detach().clone() if new is None else new for new, old in pairs])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
+from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -25,7 +26,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
-from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, layouts, resized
+from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.tracing import fake_outputs, find_real, judge_raised
 from custom_autograd.verification.harness.variants import (
@@ -53,7 +54,7 @@ class Fake(Check):
         """Yield one finding per layout, one per size, and one per dtype."""
         written = target.written_positions(sample)
         others = accepted_sizes(target, sample), accepted_long_sizes(target, sample, LONG)
-        for label, variant in itertools.chain(layouts(sample, written=written), *others):
+        for label, variant in itertools.chain(layouts.of_all(sample, written=written), *others):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding

@@ -9,6 +9,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.call import contiguous
+from custom_autograd.verification.calls.layouts import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.base import (
     PASSED,
     Finding,
@@ -29,7 +30,6 @@ from custom_autograd.verification.harness.differentiable import (
     with_reference_gradients,
 )
 from custom_autograd.verification.harness.numerical import Precision, differences, precision_of
-from custom_autograd.verification.harness.sweeps import conjugated, expanded, sliced, transposed
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.wrong_gradients import OfInputs, chosen_subsets
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
+from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.harness.agreement import accepted_sizes
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -27,7 +28,7 @@ from custom_autograd.verification.harness.comparison import find_difference, is_
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names
-from custom_autograd.verification.harness.sweeps import copy, layouts
+from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on, dense
 from custom_autograd.verification.harness.tracing import SPARSE
 from custom_autograd.verification.harness.variants import VARIED
@@ -47,7 +48,7 @@ class SchemaCheck(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per layout and size, then one per argument declared as written to."""
         written = target.written_positions(sample)
-        for label, variant in itertools.chain(layouts(sample, written=written), accepted_sizes(target, sample)):
+        for label, variant in itertools.chain(layouts.of_all(sample, written=written), accepted_sizes(target, sample)):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding

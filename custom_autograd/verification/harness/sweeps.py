@@ -1,39 +1,15 @@
-"""One sample -> the same call in other memory layouts, of other sizes, and the smallest that still fails."""
+"""One sample -> the same call of other sizes, and the smallest that still fails."""
 
 import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-
-
-def layouts(sample: Sample, *, written: Collection[int] = ()) -> Iterator[tuple[str, Sample]]:
-    """Yield the sample as it is, then with its tensors in each of `LAYOUTS`.
-
-    Args:
-        sample: what to vary.
-        written: positions of tensors, in the order of `leaves`, that the op mutates; they are never expanded, because
-            memory that overlaps itself cannot be written to.
-
-    Yields:
-        What to call the variant, and the variant; its tensors are copies that do not require grad.
-    """
-    yield "as given", copy(sample)
-    tensors = sample.tensors()
-    for label, change in LAYOUTS:
-        indices = [
-            position for position, tensor in enumerate(tensors) if is_index(tensor)
-        ]  # which repeating would change
-        kept = {*written, *indices} if change is expanded else ()
-        changed = [None if position in kept else change(tensor) for position, tensor in enumerate(tensors)]
-        if any(tensor is not None for tensor in changed):
-            pairs = zip(changed, tensors, strict=True)
-            yield label, sample.with_tensors([_copy(old) if new is None else new for new, old in pairs])
 
 
 def subsets(size: int) -> Iterator[tuple[int, ...]]:
@@ -166,79 +142,11 @@ def _stretched(tensor: Tensor, size: int) -> Tensor:
 
 
 def copy(sample: Sample) -> Sample:
-    """Return the sample with copies of its tensors, strides kept, which do not require grad."""
-    return sample.map(_copy)
+    """Return the sample with copies of its tensors, strides kept, which do not require grad.
 
-
-def transposed(tensor: Tensor) -> Tensor | None:
-    """Return the same values with the last two dimensions swapped in memory; None below two dimensions."""
-    if tensor.layout != torch.strided or tensor.dim() < 2:
-        return None
-    return tensor.detach().mT.clone(memory_format=torch.contiguous_format).mT
-
-
-def sliced(tensor: Tensor) -> Tensor | None:
-    """Return the same values, every second element of larger memory, which begins before them.
-
-    None without dimensions.
+    Overlapping memory (stride 0) becomes memory of its own.
     """
-    if tensor.layout != torch.strided or tensor.dim() == 0:
-        return None
-    memory = tensor.new_zeros((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1))
-    memory[..., 1::2] = tensor.detach()
-    return memory[..., 1::2]
-
-
-def expanded(tensor: Tensor) -> Tensor | None:
-    """Return the first row for every row, with stride 0; None if there is one row or none."""
-    if tensor.layout != torch.strided or tensor.dim() == 0 or tensor.shape[0] < 2:
-        return None
-    return tensor.detach()[:1].clone().expand(tensor.shape)
-
-
-def offset(tensor: Tensor) -> Tensor | None:
-    """Return the same values one element into larger memory: no address is a multiple of 16 bytes any more."""
-    if tensor.layout != torch.strided or tensor.numel() == 0:
-        return None
-    return tensor.new_zeros(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor.detach())
-
-
-def channels_last(tensor: Tensor) -> Tensor | None:
-    """Return the same values with the channels innermost in memory; None for other than four or five dimensions."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if tensor.layout != torch.strided or tensor.dim() not in formats:
-        return None
-    return tensor.detach().clone(memory_format=formats[tensor.dim()])
-
-
-def conjugated(tensor: Tensor) -> Tensor | None:
-    """Return the same values as a lazily conjugated view; None for real ones."""
-    if tensor.layout != torch.strided or not tensor.is_complex():
-        return None
-    return tensor.detach().conj().clone().resolve_conj().conj()
-
-
-def negated(tensor: Tensor) -> Tensor | None:
-    """Return the same values as a view that is lazily negated; None for what complex numbers cannot hold."""
-    if tensor.layout != torch.strided or tensor.dtype not in (torch.float32, torch.float64):
-        return None
-    return torch.complex(torch.zeros_like(tensor), -tensor.detach()).conj().imag
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy with the same strides; overlapping memory (stride 0) becomes memory of its own."""
-    return tensor.detach().clone()
-
-
-LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
-    ("transposed", transposed),
-    ("sliced", sliced),
-    ("expanded", expanded),
-    ("offset", offset),
-    ("channels-last", channels_last),
-    ("conjugated", conjugated),
-    ("negated", negated),
-)
+    return sample.map(lambda tensor: tensor.detach().clone())
 
 
 LONGEST_SEARCH = 2.0  # s; a search that is cut short still gives a sample that fails

@@ -20,12 +20,12 @@ from torch.autograd import forward_ad
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import suggest
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.calls.call import begin, call_of, cotangents_of
 from custom_autograd.verification.check import accepted_failures, case_of
 from custom_autograd.verification.harness import runner, settings
 from custom_autograd.verification.harness.base import Check
 from custom_autograd.verification.harness.differentiable import can_have_gradient
-from custom_autograd.verification.harness.sweeps import layouts
 from custom_autograd.verification.harness.targets import Target, call_on, target_of
 from custom_autograd.verification.mutation.mistakes import tensors_of
 from custom_autograd.verification.mutation.operators import OPERATORS, Mutant, is_plain, mutants_of
@@ -200,7 +200,7 @@ def watch(mutant: Mutant, target: Target, samples: Sequence[Sample]) -> Equivale
     equivalence = Equivalence()
     with mutant.point.exchange(equivalence.paired(mutant.point.function, mutant.function())):
         for sample in samples:
-            for _, variant in layouts(sample):
+            for _, variant in layouts.of_all(sample):
                 pairs = zip(variant.tensors(), sample.tensors(), strict=True)
                 marked = variant.with_tensors([x.requires_grad_(y.requires_grad) for x, y in pairs])
                 _run(target, marked, is_forward_mode=mutant.point.kind == "jvp")
