@@ -1,7 +1,7 @@
 """Asserts that values and gradients do not depend on the placements of DTensors."""
 
 from custom_autograd.torch_private import collectives
-from custom_autograd.verification.harness.placed_calls import PlacedCalls
+from custom_autograd.verification.checks.sharding import PlacedCalls
 from custom_autograd.verification.harness.targets import target_of
 
 

@@ -59,7 +59,7 @@ def work(rank, folder, tests, backends):
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
     from torch.distributed.device_mesh import init_device_mesh
     from custom_autograd import Sample
-    from custom_autograd.verification.harness.placed_calls import PlacedCalls
+    from custom_autograd.verification.checks.sharding import PlacedCalls
     from custom_autograd.verification.harness.targets import target_of
     from sharding import sharded_ops as ops
     mesh, found = init_device_mesh("cpu", (2,)), {}

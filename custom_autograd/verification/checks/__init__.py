@@ -37,7 +37,8 @@ from custom_autograd.verification.checks.rows import (
 from custom_autograd.verification.checks.saved import Saved
 from custom_autograd.verification.checks.schema import Opcheck, SchemaCheck
 from custom_autograd.verification.checks.second_order import ForwardOverReverse, SecondOrder
-from custom_autograd.verification.checks.shapes import Shapes, Sharding
+from custom_autograd.verification.checks.shapes import Shapes
+from custom_autograd.verification.checks.sharding import Sharding
 from custom_autograd.verification.harness.base import Check
 
 __all__ = ["CHECKS"]

@@ -1,4 +1,4 @@
-"""An op with a line of shapes has them, computes of slices what the line claims, and takes DTensors placed by it."""
+"""An op with a line of shapes has them, and computes of slices what the line claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.described import DescribedOp
 from custom_autograd.shapes.rule import described_op
-from custom_autograd.torch_private import collectives
 from custom_autograd.verification.harness.agreement import why_no_reference
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -24,7 +23,6 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.cut_calls import compare_slices, whole_call
-from custom_autograd.verification.harness.placed_calls import PlacedCalls, RanksSharding, why_not, why_not_sample
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.slices import (
     cut_dimensions,
@@ -153,32 +151,3 @@ def _cut_names(record: OpRecord, sample: Sample) -> dict[str, bool]:
 
 
 NO_LINE = "no line declares the dimensions of its tensors (shapes=, register_shapes)"
-
-
-RANKS = 4
-MOST = 8
-"""How many combinations of placements are tried for each sample."""
-
-
-class Sharding(Check):
-    """DTensors on four ranks that one process plays, forward and backward."""
-
-    name = RanksSharding.name
-    code = RanksSharding.code
-    group = RanksSharding.group
-    needs = ("gradcheck",)
-    most_samples = 2
-    purpose = RanksSharding.purpose
-
-    def applies_to(self, target: Target) -> str | None:
-        """Skip ops without a line of shapes, and versions of torch that cannot play ranks."""
-        return why_not(target) or collectives.why_not()
-
-    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Yield one finding for each combination of placements."""
-        reason = why_not_sample(target, sample)
-        if reason is not None:
-            yield skipped(reason)
-            return
-        with collectives.played(RANKS) as mesh:
-            yield from PlacedCalls(target, sample, mesh, limit=MOST).findings()

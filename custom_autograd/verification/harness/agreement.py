@@ -88,7 +88,7 @@ def find_shapes(target: Target, reference: Function, sample: Sample) -> set[tupl
 
 def copied(tensor: Tensor) -> Tensor:
     """Return a copy with the same strides, gaps included: the layout is part of what is looked at."""
-    if tensor.layout != torch.strided or 0 in tensor.stride():
+    if tensor.layout != torch.strided or 0 in tensor.stride() or type(tensor) is not Tensor:
         return tensor.detach().clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 

@@ -20,8 +20,8 @@ import torch
 from torch import distributed
 
 from custom_autograd.core.errors import CheckError
+from custom_autograd.verification.checks.sharding import RanksSharding
 from custom_autograd.verification.harness import runner
-from custom_autograd.verification.harness.placed_calls import RanksSharding
 from custom_autograd.verification.harness.runner import Case
 from custom_autograd.verification.processes.process import Child, Ending, ParentPipe, next_message, started
 from custom_autograd.verification.report import Result

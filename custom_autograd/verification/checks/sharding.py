@@ -10,23 +10,31 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
-import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.schema.samples import Sample
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.torch_private import collectives
+from custom_autograd.verification.calls.call import Call, Outcome, begin_on, find_change, numbers_like, run
 from custom_autograd.verification.harness.agreement import to_double
-from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, root_cause, skipped
-from custom_autograd.verification.harness.comparison import find_difference
-from custom_autograd.verification.harness.differentiable import gradients
-from custom_autograd.verification.harness.records import output_names, record_of
+from custom_autograd.verification.harness.base import (
+    PASSED,
+    Check,
+    Finding,
+    NothingToCheckError,
+    failed,
+    first_line,
+    root_cause,
+    skipped,
+)
+from custom_autograd.verification.harness.comparison import Difference
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.settings import is_random
-from custom_autograd.verification.harness.targets import Function, Target, call_on
+from custom_autograd.verification.harness.targets import Function, Target
 from custom_autograd.verification.harness.tracing import BACKEND, compiled, is_limit_of_torch
 
 Mesh: TypeAlias = Any
@@ -35,23 +43,8 @@ Placements: TypeAlias = tuple[Any, ...]
 """Of one tensor, one for each dimension of a mesh (Any: classes of torch's)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeResults:
-    """What a call with whole tensors gives.
-
-    Attributes:
-        outputs: the outputs, and what the written tensors hold then.
-        cotangents: of the outputs that have a gradient; None for the others.
-        grads: of the leaves; None for one that has none.
-    """
-
-    outputs: tuple[Tensor, ...]
-    cotangents: tuple[Tensor | None, ...]
-    grads: tuple[Tensor | None, ...]
-
-
 class PlacedCalls:
-    """The calls of one sample.
+    """The calls of one sample, in float64.
 
     Args:
         target: what is called.
@@ -66,22 +59,22 @@ class PlacedCalls:
         self, target: Target, sample: Sample, mesh: Mesh, *, limit: int, compiled: int = 0, seed: int = 0
     ) -> None:
         self.target, self.mesh, self.limit, self.compiled, self.seed = target, mesh, limit, compiled, seed
-        self.sample = sample.with_tensors([to_double(leaf.tensor) for leaf in sample.leaves()])
         self.written = target.written_positions(sample)
-        self.is_recorded = not self.written
+        wide = sample.map(lambda tensor: to_double(tensor.detach()))
+        able = () if self.written else (i for i, tensor in enumerate(wide.tensors()) if tensor.is_floating_point())
+        self.call = Call(wide, frozenset(able))
         self.names = [target.name_of(leaf) for leaf in sample.leaves()]
 
     def findings(self) -> Iterator[Finding]:
         """Yield one finding for each combination, and for each of those that are compiled."""
         with collectives.one():
             try:
-                expected = self._expected()
+                expected = run(self.target, self.target.call, self.call)
             except GradientError as error:  # the forward is compared all the same
-                self.is_recorded = False
+                self.call = replace(self.call, needs=frozenset())
                 yield skipped(f"gradients: {first_line(error)}")
-                expected = self._expected()
-        tensors = [leaf.tensor for leaf in self.sample.leaves()]
-        options = [self._options(position, tensor) for position, tensor in enumerate(tensors)]
+                expected = run(self.target, self.target.call, self.call)
+        options = [self._options(position, tensor) for position, tensor in enumerate(self.call.sample.tensors())]
         taken = []
         for combination in chosen(options, self.limit, self.seed):
             finding = self._finding(combination, expected, self.target.call)
@@ -92,36 +85,15 @@ class PlacedCalls:
             function = compiled(self.target.call, backend=BACKEND, fullgraph=True, dynamic=False)
             yield self._finding(combination, expected, function, "compiled, ")
 
-    def _expected(self) -> WholeResults:
-        leaves = self._leaves([leaf.tensor for leaf in self.sample.leaves()])
-        outputs = self._outputs(leaves, self.target.call)
-        generator = torch.Generator().manual_seed(self.seed)
-        cotangents = tuple(
-            torch.randn(output.shape, generator=generator, dtype=output.dtype, device="cpu").to(output.device)
-            if output.requires_grad
-            else None
-            for output in outputs
-        )
-        grads = _grads(outputs, cotangents, leaves)
-        return WholeResults(tuple(output.detach() for output in outputs), cotangents, grads)
-
     def _finding(
-        self, combination: Sequence[Placements], expected: WholeResults, function: Function, how: str = ""
+        self, combination: Sequence[Placements], expected: Outcome, function: Function, how: str = ""
     ) -> Finding:
         where = how + ", ".join(
             f"{name}: {' '.join(map(str, placements))}"
             for name, placements in zip(self.names, combination, strict=True)
         )
         try:
-            tensors = [leaf.tensor for leaf in self.sample.leaves()]
-            pairs = zip(tensors, combination, strict=True)
-            leaves = self._leaves([self._placed(tensor, placements) for tensor, placements in pairs])
-            outputs = self._outputs(leaves, function)
-            difference = _difference(outputs, expected.outputs, output_names(self.target, len(outputs)))
-            if difference is None:
-                cotangents = [None if one is None else self._replicated(one) for one in expected.cotangents]
-                grads = _grads(outputs, cotangents, leaves)
-                difference = _difference(grads, expected.grads, [f"the gradient of '{name}'" for name in self.names])
+            difference = self._difference(combination, expected, function)
         except KernelError as error:
             return skipped(f"{where}: {first_line(error)}")
         except Exception as error:  # noqa: BLE001 - an op may raise anything on a DTensor
@@ -138,17 +110,22 @@ class PlacedCalls:
         cause = "the line of shapes, or a rule of register_sharding, is not true of the op"
         return failed(f"with DTensors ({where}): {difference} with whole tensors", cause=cause)
 
-    def _leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return new tensors that need a gradient, but for those that the op writes to, which are not leaves then."""
-        made = []
-        for position, tensor in enumerate(tensors):
-            leaf = tensor.detach().clone() if position in self.written else tensor.detach()
-            made.append(leaf.requires_grad_(leaf.is_floating_point() and self.is_recorded))
-        return made
-
-    def _outputs(self, leaves: Sequence[Tensor], function: Function) -> tuple[Tensor, ...]:
-        outputs = call_on(function, self.sample.with_tensors(leaves))
-        return (*outputs, *(leaves[position] for position in sorted(self.written)))
+    def _difference(
+        self, combination: Sequence[Placements], expected: Outcome, function: Function
+    ) -> Difference | None:
+        """Return how the results of placed tensors differ, or else the gradients."""
+        pairs = zip(self.call.sample.tensors(), combination, strict=True)
+        leaves = [self._placed(tensor, placements) for tensor, placements in pairs]
+        for position in self.call.needs:
+            leaves[position].requires_grad_()
+        begun = begin_on(self.target, function, self.call, leaves)
+        results = {name: collectives.whole(y) for name, y in begun.detached().items()}
+        difference = find_change(results, {name: y for name, y in expected.items() if name not in begun.leaves})
+        if difference is not None or not begun.leaves:
+            return difference
+        cotangents = {name: self._replicated(numbers_like(expected[name], name)) for name in begun.able()}
+        grads = {name: collectives.whole(grad) for name, grad in begun.backward(cotangents).items()}
+        return find_change(grads, {name: expected[name] for name in grads})
 
     def _options(self, position: int, tensor: Tensor) -> list[Placements]:
         from torch.distributed.tensor import Partial, Replicate, Shard
@@ -200,77 +177,66 @@ def chosen(options: Sequence[Sequence[Placements]], limit: int, seed: int) -> It
             yield tuple(of_tensor[at] for of_tensor, at in zip(options, positions, strict=True))
 
 
-def _grads(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], leaves: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Return the gradient of each leaf; None for one that has none."""
-    found = iter(gradients(outputs, [leaf for leaf in leaves if leaf.requires_grad], cotangents))
-    return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
-
-
-def _difference(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], names: Sequence[str]) -> str | None:
-    """Return how whole tensors differ; None stands for zeros."""
-    wholes, others, labels = [], [], []
-    for one, other, name in zip(found, expected, names, strict=True):
-        if one is None and other is None:
-            continue
-        whole = None if one is None else collectives.whole(one)
-        wholes.append(torch.zeros_like(cast("Tensor", other)) if whole is None else whole)
-        others.append(torch.zeros_like(wholes[-1]) if other is None else other)
-        labels.append(name)
-    difference = find_difference(wholes, others, names=labels)
-    return None if difference is None else difference.message
-
-
 MIXED = "got mixed torch.Tensor and DTensor"
 """What torch raises where a rule that is written in its operations makes plain tensors."""
 
 
-MOST = 64
-"""How many combinations of placements are tried for each sample."""
-COMPILED = 2
-"""How many of them are tried in compiled code as well."""
+RANKS, MOST = 4, 8
+"""Ranks that are played, and how many combinations of placements are tried there for each sample."""
+
+MOST_ON_RANKS, COMPILED = 64, 2
+"""How many on the ranks of a mesh, and how many of them in compiled code as well."""
 
 
-class RanksSharding(Check):
-    """DTensors on the ranks of a mesh, one of which this process is.
-
-    Args:
-        mesh: of the ranks.
-    """
+class Sharding(Check):
+    """DTensors on four ranks that one process plays, forward and backward."""
 
     name = "sharding"
     code = "Y05"
     group = "system"
-    most_samples = 3
+    needs = ("gradcheck",)
+    most_samples = 2
     purpose = "DTensors give the values and gradients of whole tensors, however they are placed"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Skip ops without a line of shapes, and versions of torch that cannot play ranks."""
+        record = record_of(target)
+        if record is None:
+            return "it is not an op of custom_op"
+        return self.why_not() if described_op(record) is not None else NO_LINE
+
+    def why_not(self) -> str | None:
+        """Return why no op can be checked here."""
+        return collectives.why_not()
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each combination of placements."""
+        if not sample.leaves():
+            raise NothingToCheckError("there are no tensors")
+        if is_random(target, sample):
+            raise NothingToCheckError("it draws random numbers, which differ between ranks")
+        yield from self.placed(target, sample)
+
+    def placed(self, target: Target, sample: Sample) -> Iterator[Finding]:
+        """Yield the findings of the calls."""
+        with collectives.played(RANKS) as mesh:
+            yield from PlacedCalls(target, sample, mesh, limit=MOST).findings()
+
+
+NO_LINE = "no line of shapes declares how it can be sharded (shapes=)"
+
+
+class RanksSharding(Sharding):
+    """DTensors on the ranks of a mesh, one of which this process is."""
+
+    most_samples = 3
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
 
-    def applies_to(self, target: Target) -> str | None:
-        """Skip ops without a line of shapes."""
-        return why_not(target)
+    def why_not(self) -> str | None:
+        """Return nothing: the ranks are there."""
 
-    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Yield one finding for each combination of placements."""
-        reason = why_not_sample(target, sample)
-        if reason is not None:
-            yield skipped(reason)
-        else:
-            yield from PlacedCalls(target, sample, self.mesh, limit=MOST, compiled=COMPILED).findings()
-
-
-def why_not(target: Target) -> str | None:
-    """Return why an op cannot be checked with DTensors; None if it can."""
-    record = record_of(target)
-    if record is None:
-        return "it is not an op of custom_op"
-    return None if described_op(record) is not None else "no line of shapes declares how it can be sharded (shapes=)"
-
-
-def why_not_sample(target: Target, sample: Sample) -> str | None:
-    """Return why a sample cannot be checked with DTensors; None if it can."""
-    if not sample.leaves():
-        return "there are no tensors"
-    return "it draws random numbers, which differ between ranks" if is_random(target, sample) else None
+    def placed(self, target: Target, sample: Sample) -> Iterator[Finding]:
+        """Yield the findings of the calls, some of them compiled."""
+        yield from PlacedCalls(target, sample, self.mesh, limit=MOST_ON_RANKS, compiled=COMPILED).findings()
