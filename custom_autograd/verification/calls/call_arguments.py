@@ -11,12 +11,11 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import Argument
-from custom_autograd.verification.harness.agreement import find_shapes
+from custom_autograd.verification.harness.agreement import find_shapes, within_domain
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import sizes_of
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import within_domain
 
 
 def declared_arguments(target: Target) -> list[Argument]:

@@ -54,6 +54,7 @@ from custom_autograd.verification.harness.agreement import (
     TO_SAY,
     UNMET,
     declared_outputs,
+    is_within_domain,
     only_a_kernel_refuses,
     to_double,
     values_of,
@@ -63,7 +64,6 @@ from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import differentiable_positions
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
-from custom_autograd.verification.harness.variants import is_within_domain
 
 OF_NO_KERNEL = (KernelUnavailable, ShapeError)
 """What a call raises that no kernel is to take."""

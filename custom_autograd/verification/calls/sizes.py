@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness.agreement import find_shapes, is_elementwise
+from custom_autograd.verification.harness.agreement import (
+    cut_sizes,
+    find_shapes,
+    followed,
+    is_elementwise,
+    without_dimensions,
+)
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
     elements_of,
@@ -21,7 +27,6 @@ from custom_autograd.verification.harness.sweeps import (
     sizes_of,
 )
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import cut_sizes, followed, without_dimensions
 
 Resize: TypeAlias = Callable[[Sample], "Sample | None"]
 """Gives a call other sizes; None where they do not fit."""

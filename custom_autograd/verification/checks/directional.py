@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.calls import sizes
 from custom_autograd.verification.calls.call_arguments import with_other_scalars
 from custom_autograd.verification.calls.directions import find_function, look_along
 from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
-from custom_autograd.verification.calls.sizes import jittered
-from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses
+from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses, within_domain
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -34,7 +34,6 @@ from custom_autograd.verification.harness.differentiable import (
 )
 from custom_autograd.verification.harness.numerical import Precision, along_one, inner, precision_of
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import tile_sizes, within_domain
 
 
 class Directional(Check):
@@ -62,8 +61,14 @@ def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[s
     yield from with_other_scalars(target, sample)
     yield from _changed(sample, SMALL[:1])
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
-        for label, variant in within_domain(target, sample, tile_sizes(sample, (256,))):
-            yield label, variant.map(lambda x: jittered(x).requires_grad_(x.requires_grad))
+        found = ((text, resize(sample)) for _, text, resize in sizes.of(target, sample) if text.endswith(TILES))
+        for label, variant in within_domain(target, sample, ((text, row) for text, row in found if row is not None)):
+            pairs = zip(variant.tensors(), sample.tensors(), strict=True)
+            yield label, variant.with_tensors([x.requires_grad_(y.requires_grad) for x, y in pairs])
+
+
+TILES = ("-> 256", "multiples of 8")
+"""The sizes of vectors and blocks: a kernel may take another way where they divide."""
 
 
 def _changed(sample: Sample, texts: Sequence[str]) -> Iterator[tuple[str, Sample]]:

@@ -12,7 +12,16 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
 from custom_autograd.verification.calls import layouts
-from custom_autograd.verification.harness.agreement import accepted_long_sizes, accepted_sizes, takes_as_reference
+from custom_autograd.verification.calls.numbers import casts
+from custom_autograd.verification.harness.agreement import (
+    MOST_ELEMENTS,
+    VARIED,
+    accepted_long_sizes,
+    accepted_sizes,
+    integers,
+    kinds,
+    takes_as_reference,
+)
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -26,16 +35,9 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_untruth
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
-from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, growths, resized
+from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
 from custom_autograd.verification.harness.tracing import fake_outputs, find_real, judge_raised
-from custom_autograd.verification.harness.variants import (
-    MOST_ELEMENTS,
-    VARIED,
-    floating,
-    integers,
-    kinds,
-)
 
 LONG = 1031
 """A size that no sample has: a prime above a thousand."""
@@ -68,7 +70,8 @@ def _check_dtypes(target: Target, sample: Sample) -> Iterator[Finding]:
 
     Of those a mistake is a failure where the op answers in the dtype that it is given; else it is advice.
     """
-    declared = list(floating(sample))
+    casted = ((dtype, cast(sample)) for dtype, _, cast in casts(sample))
+    declared = [(dtype, copy(variant)) for dtype, variant in casted if variant is not None]
     if target.reference is not None:
         declared += integers(sample)  # what points into memory is only read as the reference allows
     for dtype, variant in declared:

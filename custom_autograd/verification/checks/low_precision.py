@@ -26,7 +26,7 @@ from custom_autograd.verification.calls.call import (
     draws_gradients,
 )
 from custom_autograd.verification.calls.judge import CONDITION, moved
-from custom_autograd.verification.harness.agreement import refused, to_double, values_of
+from custom_autograd.verification.harness.agreement import long_sizes, refused, to_double, values_of, within_domain
 from custom_autograd.verification.harness.base import (
     Check,
     Finding,
@@ -41,7 +41,6 @@ from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import long_sizes, within_domain
 
 LONG = 4099
 """Terms of a sum: bfloat16 counts to 256 and then stays there."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.calls import layouts
-from custom_autograd.verification.harness.agreement import accepted_sizes
+from custom_autograd.verification.harness.agreement import VARIED, accepted_sizes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -31,7 +31,6 @@ from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target, call_on, dense
 from custom_autograd.verification.harness.tracing import SPARSE
-from custom_autograd.verification.harness.variants import VARIED
 
 
 class SchemaCheck(Check):

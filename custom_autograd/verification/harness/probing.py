@@ -16,8 +16,8 @@ import torch
 
 from custom_autograd.core.errors import ShapeError
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.agreement import is_within_domain
 from custom_autograd.verification.harness.targets import Target, call_on
-from custom_autograd.verification.harness.variants import is_within_domain
 
 LEAST = 2
 """The least size of a dimension that can be shrunk."""

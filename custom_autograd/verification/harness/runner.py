@@ -22,7 +22,7 @@ from custom_autograd.core.messages import quote
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness import settings
-from custom_autograd.verification.harness.agreement import values_of
+from custom_autograd.verification.harness.agreement import is_within_domain, values_of
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -39,7 +39,6 @@ from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.settings import kept as kept_settings
 from custom_autograd.verification.harness.sweeps import representatives, shrink
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.harness.variants import is_within_domain
 from custom_autograd.verification.report import Report, Result, Status
 from custom_autograd.verification.report.html import ALL_CHECKS
 

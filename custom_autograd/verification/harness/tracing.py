@@ -13,7 +13,7 @@ from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import functions
 from custom_autograd.torch_private.verification import fake_mode
-from custom_autograd.verification.harness.agreement import copied
+from custom_autograd.verification.harness.agreement import copied, is_within_domain
 from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
@@ -29,7 +29,6 @@ from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names, record_of
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Function, Target, call_on
-from custom_autograd.verification.harness.variants import is_within_domain
 
 BUILT_IN = ("aten", "prim", "prims")
 
