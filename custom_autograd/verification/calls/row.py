@@ -16,7 +16,7 @@ from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import UNFIT, UNKNOWN, Case, Verdict
-from custom_autograd.verification.calls.changes import Change
+from custom_autograd.verification.calls.changes import VALUES, Change
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.judge import Fault
 from custom_autograd.verification.harness.agreement import TO_SAY
@@ -32,6 +32,7 @@ from custom_autograd.verification.harness.causes import find_cause
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.report.results import NO_REFERENCE
 
 
 class Row(Check):
@@ -39,6 +40,7 @@ class Row(Check):
 
     Attributes:
         stages: the kinds of changes that are made, each alone; none for the call as it is.
+        endings: how the texts of changes of numbers end that are made.
         ways: how each call is made.
         cause: what is wrong, probably, where the numbers do not say.
         tells_refusals: whether a call that the op refuses, which it may, is told.
@@ -52,9 +54,12 @@ class Row(Check):
         begins_plain: whether the call as it is comes first.
         is_of_changes: whether the changes are left out if the call as it is fails: the cause is another one.
         nothing: why there is no case, where a sample has none.
+        why_not_random: why a sample whose calls draw random numbers is left out; empty if it is not.
+        why_not_generator: the same of a sample that has a generator.
     """
 
     stages: ClassVar[tuple[int, ...]] = ()
+    endings: ClassVar[tuple[str, ...]] = ("",)
     ways: ClassVar[tuple[Way, ...]] = (PLAIN,)
     cause: ClassVar[str] = ""
     tells_refusals: ClassVar[bool] = True
@@ -67,14 +72,17 @@ class Row(Check):
     begins_plain: ClassVar[bool] = False
     is_of_changes: ClassVar[bool] = False
     nothing: ClassVar[str] = "no change fits the sample"
+    why_not_random: ClassVar[str] = ""
+    why_not_generator: ClassVar[str] = "it draws random numbers"
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason unless there is a reference, where the row asks for it."""
+        return NO_REFERENCE if self.asks_reference and target.reference is None else None
 
     def holds(self, change: Change) -> bool:
         """Return True if a change belongs to the row."""
-        return change.stage in self.stages
-
-    def why_not_random(self, sample: Sample) -> str:
-        """Return why a sample whose calls draw random numbers is left out; empty if it is not."""
-        return "it draws random numbers" if has_generator(sample) else ""
+        is_meant = change.stage != VALUES or change.text.endswith(self.endings)
+        return change.stage in self.stages and is_meant and change.key != "shapes"
 
     def draws_alike(self, change: Change) -> bool:
         """Return False if the same random numbers come in another order after a change."""
@@ -89,7 +97,7 @@ class Row(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for each case that fits the sample."""
         draws = is_random(target, sample)
-        why_not = self.why_not_random(sample) if draws else ""
+        why_not = self.why_not_generator if has_generator(sample) else self.why_not_random if draws else ""
         if why_not:
             raise NothingToCheckError(why_not)
         explorer = self._explorer(target, sample, draws=draws)

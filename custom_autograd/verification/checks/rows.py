@@ -31,10 +31,8 @@ from custom_autograd.verification.harness.differentiable import (
     vector_jacobian,
     with_reference_gradients,
 )
-from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target
-from custom_autograd.verification.report.results import NO_REFERENCE
 
 
 class Reference(Row):
@@ -46,6 +44,7 @@ class Reference(Row):
     is_quick = True
     purpose = "values equal those of the reference, whatever the numbers"
     stages = (VALUES, SCALARS)
+    endings = OF_ALL
     begins_plain = True
     is_of_values = True
     asks_reference = True
@@ -54,10 +53,6 @@ class Reference(Row):
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference, and something other than it."""
         return why_no_reference(target)
-
-    def holds(self, change: Change) -> bool:
-        """Return True for scalars, and for numbers that all change."""
-        return change.stage == SCALARS or change.text.endswith(OF_ALL)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for the sample and each change of it, those left out that the reference refuses."""
@@ -98,16 +93,13 @@ class SpecialValues(Row):
     is_quick = True
     purpose = "nan and inf propagate as in the reference"
     stages = (VALUES,)
+    endings = NOT_FINITE
     ways = (PLAIN, HIDDEN)
     asks_reference = True
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference, and something other than it."""
         return why_no_reference(target)
-
-    def holds(self, change: Change) -> bool:
-        """Return True for numbers that are not finite."""
-        return change.text.endswith(NOT_FINITE)
 
     def cause_of(self, fault: Fault | None) -> str:
         """Return whether a number is lost, or comes where it does not belong."""
@@ -130,14 +122,6 @@ class Sizes(Row):
     ways = (PLAIN, HIDDEN)
     asks_reference = True
     tells_refusals = False
-
-    def applies_to(self, target: Target) -> str | None:
-        """Return a reason unless there is a reference: it shows which sizes are allowed."""
-        return NO_REFERENCE if target.reference is None else None
-
-    def holds(self, change: Change) -> bool:
-        """Return True for sizes that change wherever they stand."""
-        return change.key.startswith("size")
 
 
 class Cotangents(Row):
@@ -176,18 +160,11 @@ class ReferenceGradients(Row):
     is_quick = True
     purpose = "gradients equal those of autograd through the reference, for other scalars and small numbers too"
     stages = (SCALARS, VALUES)
+    endings = SMALL
     begins_plain = True
     is_of_gradients = True
     asks_reference = True
     tells_refusals = False
-
-    def applies_to(self, target: Target) -> str | None:
-        """Return a reason unless there is a reference."""
-        return NO_REFERENCE if target.reference is None else None
-
-    def holds(self, change: Change) -> bool:
-        """Return True for scalars, and for numbers whose squares are lost next to 1."""
-        return change.stage == SCALARS or change.text.endswith(SMALL)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one comparison of all inputs together for the sample and each change of it."""
@@ -208,11 +185,7 @@ class WayRow(Row):
 
     needs_gradients = True
     is_plain = True
-
-    def why_not_random(self, sample: Sample) -> str:
-        """Return nothing: equal calls draw equal numbers."""
-        del sample
-        return ""
+    why_not_generator = ""  # equal calls draw equal numbers
 
 
 class Reuse(WayRow):
@@ -263,11 +236,7 @@ class Threads(WayRow):
     purpose = "eight threads at once, forward and backward, get the values of one"
     ways = (IN_THREADS, ELSEWHERE)
     is_ended_by_failure = True
-
-    def why_not_random(self, sample: Sample) -> str:
-        """Return why: nothing else is asked."""
-        del sample
-        return "it draws random numbers, whose order among threads is not fixed"
+    why_not_random = why_not_generator = "it draws random numbers, whose order among threads is not fixed"
 
 
 class Uninitialised(Row):
@@ -279,11 +248,7 @@ class Uninitialised(Row):
     is_quick = True
     purpose = "no element of a result or a gradient is left unwritten"
     ways = (FILLED,)
-
-    def why_not_random(self, sample: Sample) -> str:
-        """Return nothing: what is filled shows whatever is drawn."""
-        del sample
-        return ""
+    why_not_generator = ""  # what is filled shows whatever is drawn
 
 
 class Vmap(Row):
@@ -294,12 +259,8 @@ class Vmap(Row):
     group = "transforms"
     purpose = "vmap equals a loop over the batch, whichever arguments are batched, and nested"
     is_plain = True
-
-    def why_not_random(self, sample: Sample) -> str:
-        """Return why: a loop draws other numbers."""
-        if has_generator(sample):
-            return "it draws from a generator that every call of a loop is given again"
-        return "the op gives other results from one call to the next"
+    why_not_random = "the op gives other results from one call to the next"
+    why_not_generator = "it draws from a generator that every call of a loop is given again"
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for each case; an op that says it has no batching rule is honest, and skipped."""
