@@ -25,7 +25,7 @@ from custom_autograd.verification.calls.call import (
     run_repeatably,
 )
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.records import output_names, unless_replaced
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -227,11 +227,8 @@ def _on_side_stream(target: Target, call: Call) -> Finding:
         begun = begin(target, target.call, late)
         found = {**begun.detached(), **begun.backward(cotangents)}
     torch.cuda.synchronize()
-    difference = find_change(found, expected)
-    if difference is None:
-        return PASSED
     cause = "a kernel is launched on the default stream, not on torch.cuda.current_stream()"
-    return failed(f"on a side stream: {difference} on the default stream", cause=cause)
+    return judged(find_change(found, expected), "on a side stream: {} on the default stream", cause=cause)
 
 
 def _without_synchronisation(target: Target, call: Call) -> Finding:
@@ -257,8 +254,6 @@ def _on_other_device(target: Target, call: Call) -> Finding:
         expected = run(target, target.call, call)
     with torch.cuda.device(0):
         found = run(target, target.call, call)
-    difference = find_change(found, expected)
-    if difference is None:
-        return PASSED
     cause = "a kernel is launched on the current device, not on that of its inputs"
-    return failed(f"on a device that is not the current one: {difference} where it is", cause=cause)
+    text = "on a device that is not the current one: {} where it is"
+    return judged(find_change(found, expected), text, cause=cause)

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,9 +13,8 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
 from custom_autograd.torch_private.verification import compiled_backward
 from custom_autograd.values.random_state import RandomState
-from custom_autograd.verification.calls.call import begin, call_as_given, find_change, run, run_twice
+from custom_autograd.verification.calls.call import Outcome, begin, call_as_given, find_change, run, run_twice
 from custom_autograd.verification.harness.base import (
-    PASSED,
     Check,
     Finding,
     NothingToCheckError,
@@ -24,7 +24,7 @@ from custom_autograd.verification.harness.base import (
     root_cause,
     skipped,
 )
-from custom_autograd.verification.harness.comparison import find_difference, require_same
+from custom_autograd.verification.harness.comparison import find_difference, judged, require_same
 from custom_autograd.verification.harness.differentiable import can_have_gradient, without_refused_gradients
 from custom_autograd.verification.harness.dispatching import takes_instances
 from custom_autograd.verification.harness.records import record_of, result_names
@@ -35,7 +35,6 @@ from custom_autograd.verification.harness.tracing import (
     compiled,
     has_data_dependent_number,
     has_data_dependent_size,
-    is_limit_of_torch,
     judge_raised,
     refusal_of,
     require_no_generator,
@@ -61,22 +60,18 @@ class Compile(Check):
         expected = run_twice(target, call)
         for label, is_dynamic, is_whole in _ways(target):
             function = compiled(target.call, backend=BACKEND, fullgraph=True, dynamic=is_dynamic)
-            try:
-                with without_inlining() if is_whole else nullcontext():
-                    found = run(target, function, call)
-            except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
-                refusal = find_refusal(error)
-                if refusal is not None:
-                    yield skipped(f"compiling raises {refusal}")
-                    return
-                raised = first_line(root_cause(error))
-                if is_limit_of_torch(error):
-                    yield skipped(f"{label}: a limit of torch: {raised}")
-                else:
-                    yield failed(f"{label}: compiling raises {raised}")
-                continue
-            difference = find_change(found, expected)
-            yield PASSED if difference is None else difference.failed(f"{label}: {difference} in eager")
+            with without_inlining() if is_whole else nullcontext():
+                finding = _look(label, f"{label}: compiling", partial(run, target, function, call), expected)
+            yield finding
+
+
+def _look(label: str, action: str, make: Callable[[], Outcome], expected: Outcome) -> Finding:
+    """Return a finding on what compiled code gives; whatever the compiler raises is what there is to report."""
+    try:
+        found = make()
+    except Exception as error:  # noqa: BLE001 - see above
+        return judge_raised(f"{action} raises", error)
+    return judged(find_change(found, expected), f"{label}: {{}} in eager")
 
 
 def _ways(target: Target) -> Iterator[tuple[str, bool, bool]]:
@@ -107,14 +102,11 @@ class CompiledAutograd(Check):
         if not call.needs or not begin(target, target.call, call).able():
             yield skipped(refusal or "no output carries a gradient")
             return
-        try:
-            with compiled_backward():
-                found = run(target, target.call, call)
-        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
-            yield judge_raised("the compiled backward raises", error)
-            return
-        difference = find_change(found, expected)
-        yield PASSED if difference is None else difference.failed(f"compiled backward: {difference} in eager")
+        with compiled_backward():
+            finding = _look(
+                "compiled backward", "the compiled backward", partial(run, target, target.call, call), expected
+            )
+        yield finding
 
 
 class CompiledTransforms(Check):
@@ -165,8 +157,7 @@ class CompiledTransforms(Check):
                 text = f"{name}: compiling raises {refusal or first_line(root_cause(error))}"
                 yield failed(text) if refusal is None else skipped(text)
                 continue
-            difference = find_difference(found, expected, names=names[name])
-            yield PASSED if difference is None else difference.failed(f"compiled {name}: {difference} in eager")
+            yield judged(find_difference(found, expected, names=names[name]), f"compiled {name}: {{}} in eager")
 
 
 def _names(target: Target, sample: Sample, inputs: Sequence[Tensor]) -> dict[str, list[str]]:
@@ -228,18 +219,16 @@ class Export(Check):
         with torch.no_grad():
             expected = _seeded(call, inputs)
             require_same(_seeded(call, inputs), expected)
-        stages = {"exported": _exported, "saved and loaded": _loaded}
-        if not expected:  # torch.export.load does not read a program without results
-            del stages["saved and loaded"]
-        for stage, make in stages.items():
+        names = result_names(target, sample, len(expected))
+        # torch.export.load does not read a program without results
+        for stage, make in (("exported", _exported), ("saved and loaded", _loaded))[: 1 + bool(expected)]:
             try:
                 with torch.no_grad():
                     found = _seeded(make(call, inputs).module(), inputs)
             except Exception as error:  # noqa: BLE001 - whatever torch.export raises is what there is to report
                 yield judge_raised(f"{stage}: the program raises", error)
                 return
-            difference = find_difference(found, expected, names=result_names(target, sample, len(expected)))
-            yield PASSED if difference is None else difference.failed(f"{stage}: {difference} in eager")
+            yield judged(find_difference(found, expected, names=names), f"{stage}: {{}} in eager")
 
 
 class Program(torch.nn.Module):

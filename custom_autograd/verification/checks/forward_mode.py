@@ -19,7 +19,7 @@ from custom_autograd.verification.harness.base import (
     rule_behind,
     skipped,
 )
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
     function_of,
@@ -127,8 +127,7 @@ def _compare_layouts(
             yield from _raised_for_layout(f"{label}{by}", error, functools.partial(push, function, *plain))
             return
         difference = find_difference(found, expected, names=names, factor=10.0)
-        message = f"wrong for {label}{by}: {difference} for a contiguous copy of it"
-        yield PASSED if difference is None else failed(message, cause=MISREADS)
+        yield judged(difference, f"wrong for {label}{by}: {{}} for a contiguous copy of it", cause=MISREADS)
 
 
 def _raised_for_layout(label: str, error: Exception, again: Callable[[], object]) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.differentiable import (
     function_of,
     push_forward,
@@ -104,9 +104,7 @@ def _after_another_call(target: Target, sample: Sample, state: RandomState, firs
     if difference is not None:
         return failed(f"a later call changes the result of an earlier one: {difference}", cause="a buffer is reused")
     difference = find_change(_call_in(target, sample, state), first)
-    if difference is None:
-        return PASSED
-    return failed(f"it differs after a call with other values: {difference}", cause="it remembers earlier calls")
+    return judged(difference, "it differs after a call with other values: {}", cause="it remembers earlier calls")
 
 
 def _gradients(target: Target, sample: Sample) -> Finding:
@@ -132,8 +130,7 @@ def _gradients(target: Target, sample: Sample) -> Finding:
 def _grad_modes(target: Target, sample: Sample, state: RandomState, first: Outcome) -> Iterable[Finding]:
     for label, mode in (("grad mode is on", torch.enable_grad), ("inference mode is on", torch.inference_mode)):
         difference = find_change(_call_in(target, sample, state, mode), first)
-        message = f"where {label}: {difference} without it"
-        yield PASSED if difference is None else failed(message, cause="it computes something else in that mode")
+        yield judged(difference, f"where {label}: {{}} without it", cause="it computes something else in that mode")
 
 
 class ProcessState(Check):

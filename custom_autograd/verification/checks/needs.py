@@ -15,7 +15,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import Overload, Watch, arguments_of_overload, name_of_overload
 from custom_autograd.verification.calls.call import Call, begin, call_in_double, cotangents_of, run_repeatably
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
-from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
@@ -46,7 +46,7 @@ class Needs(Check):
             (name,) = alone.grads
             difference = find_difference([alone.grads[name]], [expected[name]], names=[label])
             cause = "a gradient is returned in the place of another"
-            yield PASSED if difference is None else failed(f"{difference} where all are needed", cause=cause)
+            yield judged(difference, "{} where all are needed", cause=cause)
             yield _compare_with_graph(target, part, alone.grads[name], label)
             yield _waste(target, name, everything, alone)
 
@@ -124,7 +124,7 @@ def _compare_with_graph(target: Target, part: Call, alone: Tensor, label: str) -
         return PASSED
     difference = find_difference([found.detach()], [alone], names=[f"{label}, with create_graph=True"])
     cause = "the backward computes something else in grad mode, or from what needs a gradient"
-    return PASSED if difference is None else failed(f"{difference} without it", cause=cause)
+    return judged(difference, "{} without it", cause=cause)
 
 
 def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:

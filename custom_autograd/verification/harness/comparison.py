@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed
+from custom_autograd.verification.harness.base import PASSED, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.causes import find_cause, find_swap
 
 
@@ -54,9 +54,12 @@ class Difference:
     def __str__(self) -> str:
         return self.message
 
-    def failed(self, message: str) -> Finding:
-        """Return the failure with this message and cause."""
-        return failed(message, cause=self.cause)
+
+def judged(difference: Difference | None, text: str, *, cause: str = "") -> Finding:
+    """Return a pass, or the failure with a text, in which "{}" stands for the difference; its cause by default."""
+    if difference is None:
+        return PASSED
+    return failed(text.replace("{}", difference.message), cause=cause or difference.cause)
 
 
 def find_difference(
