@@ -125,7 +125,9 @@ class Explorer:
             plain = plain if self._refuses_forward(Call(wide, frozenset())) else wide
         self.start = Call(plain, needs, state=self.state)
         before = [x.clone() for x in plain.tensors()]
-        self.start = replace(self.start, needs=self._with_gradients(needs))
+        error = PLAIN.raised(self.target, self.start)
+        if error is not None and find_refusal(error) is not None:
+            self.start = replace(self.start, needs=frozenset())
         self._known = frozenset(self._put_back(self.start, before))  # which the check schema tells, and no other
 
     def explore(self) -> Verdict | None:
@@ -359,11 +361,6 @@ class Explorer:
             begin(self.target, self.target.call, replace(call, needs=frozenset()))
             return False
         return True
-
-    def _with_gradients(self, needs: frozenset[int]) -> frozenset[int]:
-        """Return the positions that need a gradient; none if the op refuses them."""
-        error = PLAIN.raised(self.target, replace(self.start, needs=needs))
-        return needs if error is None or find_refusal(error) is None else frozenset()
 
     def _call(self, case: Case) -> Call | None:
         """Return the call of a case; None where a change does not fit."""

@@ -57,27 +57,13 @@ class _PassThrough(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _function_mode() -> _Look:
-    return _Look(_PassThrough())
-
-
-def _dispatch_mode() -> _Look:
-    seen: list[str] = []
+def _dispatch_mode(seen: list[str]) -> _Look:
     return _Look(Watch(lambda overload, args, kwargs, found: seen.append(name_of_overload(overload))), seen=seen)
 
 
-def _subclass() -> _Look:
-    return _Look(wrap=lambda tensor: tensor.as_subclass(_Labelled))
-
-
-def _wrapper() -> _Look:
-    seen: list[str] = []
-    return _Look(wrap=lambda tensor: Wrapped(tensor, seen), seen=seen)
-
-
-def _looked_at(kind: Callable[[], _Look], target: Target, call: Call) -> Iterator[Outcome]:
+def _looked_at(kind: Callable[[list[str]], _Look], target: Target, call: Call) -> Iterator[Outcome]:
     """Call on tensors of a kind, or under a mode; a registered op takes every tensor, and is seen once."""
-    look = kind()
+    look = kind([])
     tensors = call.sample.tensors()
     is_sparse = not call.needs and any(x.layout != torch.strided for x in tensors)
     if call.shared is not None or is_sparse or not tensors:  # nothing to look at
@@ -131,8 +117,8 @@ SUBCLASSES: tuple[Way, ...] = tuple(
     Way(text, partial(_looked_at, kind), cause="it takes plain tensors for granted")
     for text, kind in (
         ("with a TorchDispatchMode", _dispatch_mode),
-        ("with a TorchFunctionMode", _function_mode),
-        ("with a subclass with __torch_function__", _subclass),
-        ("with a wrapper with __torch_dispatch__", _wrapper),
+        ("with a TorchFunctionMode", lambda seen: _Look(_PassThrough())),
+        ("with a subclass with __torch_function__", lambda seen: _Look(wrap=lambda x: x.as_subclass(_Labelled))),
+        ("with a wrapper with __torch_dispatch__", lambda seen: _Look(wrap=lambda x: Wrapped(x, seen), seen=seen)),
     )
 )

@@ -193,16 +193,12 @@ class Streams(Check):
         """Return one finding for each."""
         call = _call_on(target, sample, "cuda")
         yield _on_side_stream(target, call)
-        yield skipped(WAITS) if _may_wait(target) else _without_synchronisation(target, call)
+        may_wait = target.overload is not None and torch.Tag.cudagraph_unsafe in target.overload.tags
+        yield skipped(WAITS) if may_wait else _without_synchronisation(target, call)
         if torch.cuda.device_count() < 2:
             yield skipped("there is one CUDA device, so that none is another than the current one")
             return
         yield _on_other_device(target, _call_on(target, sample, "cuda:1"))
-
-
-def _may_wait(target: Target) -> bool:
-    """Return True if an op is tagged as one that a CUDA graph cannot capture, which holds for all that wait."""
-    return target.overload is not None and torch.Tag.cudagraph_unsafe in target.overload.tags
 
 
 def _call_on(target: Target, sample: Sample, device: str) -> Call:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.calls.call import Call, begin, call_in_double, run
+from custom_autograd.verification.calls.call import begin, call_in_double, run
+from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.sweeps import copy
-from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.targets import Target
 
 CALLS = 4
 
@@ -30,26 +31,13 @@ class Leaks(Check):
         try:
             call = call_in_double(target, sample)
         except NothingToCheckError:
-            yield _look("a call", lambda: _call(target, sample))
+            yield _look("a call", lambda: values_of(target, target.call, copy(sample)))
             return
-        finding = _look("a forward whose graph is dropped", lambda: _drop(target, call))
+        finding = _look("a forward whose graph is dropped", lambda: begin(target, target.call, call))
         yield finding
         if finding is PASSED:
             end = _End({x.device for x in call.sample.tensors()})
-            yield _look("a forward and its backward", lambda: _differentiate(target, call), end)
-
-
-def _call(target: Target, sample: Sample) -> None:
-    with torch.no_grad():
-        call_on(target.call, copy(sample))
-
-
-def _drop(target: Target, call: Call) -> None:
-    begin(target, target.call, call)
-
-
-def _differentiate(target: Target, call: Call) -> None:
-    run(target, target.call, call)
+            yield _look("a forward and its backward", lambda: run(target, target.call, call), end)
 
 
 class _End:
@@ -72,7 +60,7 @@ class _End:
             leaf.backward(grad)
 
 
-def _look(label: str, step: Callable[[], None], end: _End | None = None) -> Finding:
+def _look(label: str, step: Callable[[], object], end: _End | None = None) -> Finding:
     """Count twice: a cache that fills once is none, what grows with every call is a leak."""
     end = end or _End()
     with _without_collector():
@@ -89,7 +77,7 @@ def _look(label: str, step: Callable[[], None], end: _End | None = None) -> Find
     )
 
 
-def _left_behind(step: Callable[[], None], end: _End) -> list[Tensor]:
+def _left_behind(step: Callable[[], object], end: _End) -> list[Tensor]:
     """Return the tensors that live after some calls and did not before."""
     end.wait()
     before = {id(tensor) for tensor in _living()}

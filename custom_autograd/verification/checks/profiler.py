@@ -34,7 +34,9 @@ class Profiler(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for the call, one for the backward."""
         name = target.name.rsplit(".", 1)[0] if "." in target.name.split("::")[-1] else target.name
-        recorded = _names_of_call(target, sample)
+        values = copy(sample)
+        with _recording() as recorded:
+            call_on(target.call, values)
         if name in recorded:
             yield PASSED
         else:
@@ -43,13 +45,6 @@ class Profiler(Check):
                 cause="the call goes round the dispatcher while a profiler is on",
             )
         yield _backward(target, sample, name)
-
-
-def _names_of_call(target: Target, sample: Sample) -> list[str]:
-    values = copy(sample)
-    with _recording() as recorded:
-        call_on(target.call, values)
-    return recorded
 
 
 def _backward(target: Target, sample: Sample, name: str) -> Finding:

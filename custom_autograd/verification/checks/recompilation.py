@@ -155,16 +155,8 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
         trial.run(call)
     if len(more) < len(MORE_FACTORS) or trial.graphs < before + len(more):
         return PASSED
-    return _every_size(target, trial.graphs, _guard_for(trial, target, sample))
-
-
-def _guard_for(trial: Trial, target: Target, sample: Sample) -> str:
-    """Return the condition that fails for a size that has not been seen."""
-    unseen = _larger(target, sample, (7,))
-    return (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
-
-
-def _every_size(target: Target, count: int, guard: str) -> Finding:
+    unseen, count = _larger(target, sample, (7,)), trial.graphs
+    guard = (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
     text = f"{count} sizes compile {count} graphs instead of a static and a dynamic one; the guard that fails: {guard}"
     if target.overload is None:
         return skipped(f"{text}; a Python function may look at sizes")

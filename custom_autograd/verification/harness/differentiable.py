@@ -41,14 +41,15 @@ class TensorFunction:
         sample: where everything else comes from.
         positions: which tensors of the sample the arguments stand for.
         call: `target.call`, or `target.full`, which gives hidden outputs too.
-        state: where torch's random numbers begin in every call, so that equal calls draw equal ones.
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones; no other code
+            starts there, so that drawing again is noticed.
     """
 
     target: Target
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: RandomState = field(default_factory=lambda: _own_state())
+    state: RandomState = field(default_factory=lambda: RandomState.seeded(torch.initial_seed() // 2 + 1))
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the floating and complex results, then the values of the inputs that were written to."""
@@ -104,11 +105,6 @@ class TensorFunction:
     def restricted_to(self, chosen: Sequence[int]) -> "TensorFunction":
         """Return the function of only some of its arguments; the others keep their value and need no gradient."""
         return replace(self, positions=tuple(self.positions[i] for i in chosen))
-
-
-def _own_state() -> RandomState:
-    """Return a state of the generators that no other code starts from, so that drawing again is noticed."""
-    return RandomState.seeded(torch.initial_seed() // 2 + 1)
 
 
 def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> TensorFunction:
@@ -208,13 +204,8 @@ def push_forward(
     """Return the tangents of the outputs for tangents of the inputs; zeros where an output carries none."""
     with forward_ad.dual_level():
         pairs = zip(function.inputs if inputs is None else inputs, tangents, strict=True)
-        outputs = function(*(_dual(value.detach(), tangent) for value, tangent in pairs))
+        outputs = function(*(forward_ad.make_dual(value.detach(), tangent) for value, tangent in pairs))
         return tuple(tangent_of(output) for output in outputs)
-
-
-def _dual(value: Tensor, tangent: Tensor) -> Tensor:
-    dual: Tensor = forward_ad.make_dual(value, tangent)
-    return dual
 
 
 def tangent_of(output: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def run(
         One result per target, check and sample; one per target and check where the check does not apply.
     """
     results: list[Result] = []
-    begin = on_start or _ignore
+    begin = on_start or (lambda op, check, label: None)
     cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
@@ -158,10 +158,6 @@ def _countdown(seconds: float | None) -> Callable[[], float]:
     return lambda: math.inf if end is None else end - time.process_time()
 
 
-def _ignore(op: str, check: Check, label: str) -> None:
-    del op, check, label
-
-
 def label_of(sample: Sample, position: int) -> str:
     """Return what reports call a sample: its name, else its position and its shapes."""
     return sample.name or f"sample {position}: {str(sample).removeprefix('Sample')}"
@@ -181,7 +177,7 @@ def _run_check(
     samples = [(i, row) for i, row in enumerate(case.samples) if (row.error is not None) == check.is_for_errors]
     if samples and not any(fits.get(position, True) for position, _ in samples):
         return  # what is wrong with them is told once
-    reason = check.applies_to(case.target) or ("" if samples else _nothing_for(check))
+    reason = check.applies_to(case.target) or ("" if samples else NOTHING[check.is_for_errors])
     left_out = partial(Result, name, check.name, status="skipped", code=check.code, seed=seed)
     if reason:
         yield None, left_out(sample="all samples", message=reason)
@@ -210,8 +206,8 @@ def _run_check(
         yield shown, _accepted(result, sample.accepted.get(check.name))
 
 
-def _nothing_for(check: Check) -> str:
-    return "no sample is declared to raise (Sample.raises)" if check.is_for_errors else "every sample is to raise"
+NOTHING = ("every sample is to raise", "no sample is declared to raise (Sample.raises)")
+"""Why no sample is for a check, and for one that looks at errors."""
 
 
 def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: int) -> tuple[Shown, Result]:
@@ -311,12 +307,8 @@ def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:
             return status, "\n".join(messages)
     if not findings:
         return "skipped", "the check found nothing to look at"
-    return "passed", "\n".join(_partial(findings))
-
-
-def _partial(findings: Sequence[Finding]) -> list[str]:
-    """Return what was left out although the rest passed: it stays visible."""
-    return [f"not checked: {m}" for m in dict.fromkeys(f.message for f in findings if f.status == "skipped")]
+    left_out = dict.fromkeys(finding.message for finding in findings if finding.status == "skipped")
+    return "passed", "\n".join(f"not checked: {message}" for message in left_out)  # it stays visible
 
 
 def _describe(error: Exception) -> str:

@@ -90,14 +90,6 @@ def perturbed(values: Mapping[str, object], names: Collection[str] = ()) -> Iter
         put_back(values)
 
 
-def _set_default_device(value: str) -> None:
-    torch.set_default_device(None if value == "cpu" else value)  # the CPU is where none is set, and setting it costs
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
 def _set_deterministic(value: tuple[bool, bool]) -> None:
     """Set them as `torch.use_deterministic_algorithms`, which imports the compiler, only if it is there already."""
     mode = {(False, False): 0, (True, True): 1, (True, False): 2}.get(value)
@@ -105,15 +97,6 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
         torch.use_deterministic_algorithms(value[0], warn_only=value[1])
     else:
         torch.set_deterministic_debug_mode(mode)
-
-
-def _other_deterministic(value: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Return the other setting: ops without a deterministic algorithm warn, and run."""
-    return (False, False) if value[0] else (True, True)
-
-
-def _set_anomaly(value: bool) -> None:
-    torch.autograd.set_detect_anomaly(value, check_nan=torch.is_anomaly_check_nan_enabled())
 
 
 def _autocast_types() -> list[str]:
@@ -142,14 +125,6 @@ def _set_cudnn(value: tuple[bool, bool, bool]) -> None:
     torch.backends.cudnn.set_flags(enabled, benchmark, before[2], deterministic, *before[4:])
 
 
-def _numpy_errors() -> dict[str, str]:
-    return dict(sys.modules["numpy"].geterr())
-
-
-def _set_numpy_errors(value: dict[str, str]) -> None:
-    sys.modules["numpy"].seterr(**value)
-
-
 def _other_folder(value: str) -> str:
     return next(path for path in (os.path.realpath(tempfile.gettempdir()), os.path.abspath(os.sep)) if path != value)
 
@@ -160,13 +135,26 @@ SETTINGS: Mapping[str, Setting] = {
         torch.set_default_dtype,
         lambda value: torch.float64 if value != torch.float64 else torch.float32,
     ),
-    "default device": Setting(lambda: str(torch.get_default_device()), _set_default_device),
+    "default device": Setting(
+        lambda: str(torch.get_default_device()),
+        lambda value: torch.set_default_device(
+            None if value == "cpu" else value
+        ),  # none set is the CPU, and costs less
+    ),
     "grad mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "number of threads": Setting(
         torch.get_num_threads, torch.set_num_threads, lambda value: value - 1 if value > 1 else 2
     ),
-    "deterministic algorithms": Setting(_deterministic, _set_deterministic, _other_deterministic),
-    "anomaly mode": Setting(torch.is_anomaly_enabled, _set_anomaly, lambda value: not value),
+    "deterministic algorithms": Setting(
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        _set_deterministic,
+        lambda value: (False, False) if value[0] else (True, True),  # ops without such an algorithm warn, and run
+    ),
+    "anomaly mode": Setting(
+        torch.is_anomaly_enabled,
+        lambda value: torch.autograd.set_detect_anomaly(value, check_nan=torch.is_anomaly_check_nan_enabled()),
+        lambda value: not value,
+    ),
     "float32 precision": Setting(
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
@@ -175,8 +163,8 @@ SETTINGS: Mapping[str, Setting] = {
     "autocast": Setting(_autocast, _set_autocast),
     "cudnn": Setting(_cudnn, _set_cudnn, lambda value: tuple(not flag for flag in value)),
     "NumPy's error handling": Setting(
-        _numpy_errors,
-        _set_numpy_errors,
+        lambda: dict(sys.modules["numpy"].geterr()),
+        lambda value: sys.modules["numpy"].seterr(**value),
         lambda value: {kind: "warn" if action == "ignore" else "ignore" for kind, action in value.items()},
     ),
     "recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit, lambda value: value + 100),

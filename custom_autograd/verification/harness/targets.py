@@ -248,7 +248,13 @@ def _target_of(value: object) -> Target:
         return _from_function(value)
     if callable(value):
         return _from_callable(value)
-    raise _not_callable(value)
+    raise CheckError(
+        repr(value)[:80],
+        "this cannot be checked",
+        expected="an op, an overload, a torch.autograd.Function subclass, or a callable on tensors",
+        found=f"a {type(value).__name__}",
+        do="give the op itself",
+    )
 
 
 def _from_record(call: Function, record: OpRecord) -> Target:
@@ -329,14 +335,10 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
 def _from_function(function: type[torch.autograd.Function]) -> Target:
     apply = cast(Function, function.apply)
     parameters = list(inspect.signature(function.forward).parameters.values())
-    if not _has_setup_context(function):
-        parameters = parameters[1:]
+    if function.setup_context is torch.autograd.Function.setup_context:
+        parameters = parameters[1:]  # without ctx
     arguments = tuple(TargetArgument(row.name, default=row.default, kind=row.kind) for row in parameters)
     return Target(function.__qualname__, apply, apply, arguments, location=location_of(function))
-
-
-def _has_setup_context(function: type[torch.autograd.Function]) -> bool:
-    return function.setup_context is not torch.autograd.Function.setup_context
 
 
 def _from_callable(function: Function) -> Target:
@@ -352,13 +354,3 @@ def _from_callable(function: Function) -> Target:
     spelling = "__name__" if inspect.isbuiltin(function) else "__qualname__"
     name = str(getattr(function, spelling, type(function).__name__))
     return Target(name, function, function, arguments, location=location_of(function))
-
-
-def _not_callable(value: object) -> CheckError:
-    return CheckError(
-        repr(value)[:80],
-        "this cannot be checked",
-        expected="an op, an overload, a torch.autograd.Function subclass, or a callable on tensors",
-        found=f"a {type(value).__name__}",
-        do="give the op itself",
-    )

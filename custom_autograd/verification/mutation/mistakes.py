@@ -38,19 +38,9 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], is_meant: Callab
     return next((value for value in meant if isinstance(value, Tensor)), None)
 
 
-def negated(tensor: Tensor) -> Tensor:
-    """Return the negative."""
-    return -tensor
-
-
 def doubled(tensor: Tensor) -> Tensor:
     """Return twice the tensor; flags stay as they are."""
     return tensor if tensor.dtype == torch.bool else 2 * tensor
-
-
-def detached(tensor: Tensor) -> Tensor:
-    """Return the same numbers without a derivative."""
-    return tensor.detach()
 
 
 def magnitude(tensor: Tensor) -> Tensor:

@@ -172,14 +172,6 @@ def _cached(mutant: Mutant) -> Function:
     return mutant.with_results(keep)
 
 
-def _stale_incoming(mutant: Mutant) -> Function:
-    return _stale(mutant, mutant.point.is_incoming)
-
-
-def _stale_saved(mutant: Mutant) -> Function:
-    return _stale(mutant, mutant.point.is_saved)
-
-
 def _stale(mutant: Mutant, is_meant: IsMeant) -> Function:
     """Return a function that gets the tensors of the first call that are meant, in all calls of the same sizes."""
     function = mutant.point.function
@@ -221,20 +213,10 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
     return tensor * factor if tensor.is_floating_point() or tensor.is_complex() else tensor
 
 
-def _if_several(point: MutationPoint) -> tuple[str, ...]:
-    """Return a mutant for the whole, if there is something to exchange."""
-    return ("",) if len(point.results) > 1 else ()
-
-
-def _if_saved(point: MutationPoint) -> tuple[str, ...]:
-    """Return a mutant for the whole, if what was saved is an argument."""
-    return ("",) if point.saved else ()
-
-
 RULES: tuple[Kind, ...] = ("backward", "jvp")
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("sign", "returns the negative", RULES, _results(mistakes.negated)),
+    Operator("sign", "returns the negative", RULES, _results(torch.neg)),
     Operator("factor", "returns twice what it should", ("backward", "jvp", "kernel"), _results(mistakes.doubled)),
     Operator("drop", "returns zeros in the place of one result", RULES, _drop, lambda point: point.results or ("0",)),
     Operator(
@@ -242,26 +224,21 @@ OPERATORS: tuple[Operator, ...] = (
         "returns two gradients of one shape in the wrong order",
         RULES,
         _swap,
-        _if_several,
+        lambda point: ("",) if len(point.results) > 1 else (),
     ),
-    Operator("detach", "loses the second derivative", RULES, _results(mistakes.detached)),
+    Operator("detach", "loses the second derivative", RULES, _results(Tensor.detach)),
     Operator("abs", "takes the absolute value of what comes in", RULES, _incoming(mistakes.magnitude)),
     Operator("mean", "averages where it should sum", ("backward",), _mean),
     Operator("cast", "computes in bfloat16", RULES, _results(mistakes.rounded)),
     Operator("in-place", "writes to the incoming gradient", RULES, _written_incoming),
     Operator("cached", "returns the same memory at every call", RULES, _cached),
-    Operator(
-        "stale-grad",
-        "keeps what came in at the first call",
-        RULES,
-        _stale_incoming,
-    ),
+    Operator("stale-grad", "keeps what came in at the first call", RULES, lambda it: _stale(it, it.point.is_incoming)),
     Operator(
         "stale-saved",
         "keeps what was saved for the first call",
         RULES,
-        _stale_saved,
-        _if_saved,
+        lambda it: _stale(it, it.point.is_saved),
+        lambda point: ("",) if point.saved else (),
     ),
     Operator("transpose", "returns matrices in the wrong order of memory", RULES, _results(mistakes.transposed)),
     Operator("tail", "leaves the last element unwritten", ("backward", "jvp", "kernel"), _results(mistakes.cut)),

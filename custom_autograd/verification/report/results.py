@@ -95,7 +95,7 @@ def summarise(results: Iterable[Result]) -> tuple[Summary, ...]:
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.op, result.check), []).append(result)
-    return tuple(_summary(op, check, group) for (op, check), group in groups.items())
+    return tuple(Summary(*key, *(count(group, status) for status in STATUSES)) for key, group in groups.items())
 
 
 def count(results: Sequence[Result], status: Status) -> int:
@@ -111,11 +111,6 @@ def skips_of(results: Iterable[Result]) -> tuple[Skip, ...]:
             checks = counts.setdefault((result.op, " ".join(result.message.split())), {})
             checks[result.check] = checks.get(result.check, 0) + 1
     return tuple(Skip(op, tuple(checks), reason, max(checks.values())) for (op, reason), checks in counts.items())
-
-
-def _summary(op: str, check: str, results: Sequence[Result]) -> Summary:
-    counts = (count(results, status) for status in STATUSES)
-    return Summary(op, check, *counts)
 
 
 STATUSES: tuple[Status, ...] = ("passed", "failed", "skipped", "error")
