@@ -174,9 +174,19 @@ def case_of(
     made = _given(seen, seen.samples or () if samples is None else samples, device, dtype, seed)
     for sample in made:
         if not isinstance(sample, Sample):
-            raise _no_sample(seen, sample)
+            raise refuse(
+                "its samples are not all samples",
+                expected="Sample(...)",
+                found=f"a {type(sample).__name__}",
+                do="wrap the arguments of one call: Sample(x, weight, eps=1e-3)",
+            )
     if not made:
-        raise _no_samples(seen)
+        raise refuse(
+            "there is nothing to check it on",
+            expected="at least one sample",
+            found="none",
+            do="register samples (register_samples), or give them: check(op, [Sample(...)])",
+        )
     accepted = [name for sample in made for name in sample.accepted]
     names = [check.name for check in all_checks()] if accepted else []
     unknown = [name for name in accepted if name not in names]
@@ -239,17 +249,14 @@ def _made(
     """Return what a generator of samples makes."""
     try:
         with settings.isolated(seed):
-            return _listed(target, rule(_factory(device, dtype, seed)), rule)
+            dtype = dtype or torch.get_default_dtype()
+            return _listed(target, rule(TensorFactory(device=device or "cpu", dtype=dtype, seed=seed)), rule)
     except CheckError:
         raise
     except Exception as error:
         problem = f"its samples cannot be made: {type(error).__name__}: {error}"
         do = "correct the generator, a function of make, such as 'lambda make: [Sample(make(4, 8))]'"
         raise CheckError(target.name, problem, rule=location_of(rule), declared=target.location, do=do) from error
-
-
-def _factory(device: torch.device | str | None, dtype: torch.dtype | None, seed: int) -> TensorFactory:
-    return TensorFactory(device=device or "cpu", dtype=dtype or torch.get_default_dtype(), seed=seed)
 
 
 def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype | None) -> Sample:
@@ -311,25 +318,3 @@ def _check_kept(target: Target, sample: Sample) -> None:
         if name not in arguments:
             problem = f"keeping() names {name!r}, which is not an argument"
             raise CheckError(target.name, problem, expected=quote(arguments), do=advise(name, arguments))
-
-
-def _no_samples(target: Target) -> CheckError:
-    return CheckError(
-        target.name,
-        "there is nothing to check it on",
-        expected="at least one sample",
-        found="none",
-        declared=target.location,
-        do="register samples (register_samples), or give them: check(op, [Sample(...)])",
-    )
-
-
-def _no_sample(target: Target, value: object) -> CheckError:
-    return CheckError(
-        target.name,
-        "its samples are not all samples",
-        expected="Sample(...)",
-        found=f"a {type(value).__name__}",
-        declared=target.location,
-        do="wrap the arguments of one call: Sample(x, weight, eps=1e-3)",
-    )

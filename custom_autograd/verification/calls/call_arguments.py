@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.schema.schema import Argument
-from custom_autograd.verification.harness.agreement import find_shapes, within_domain
+from custom_autograd.verification.harness.agreement import find_shapes
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import sizes_of
@@ -63,13 +63,6 @@ def _others(value: object) -> tuple[object, ...]:
 SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)
 """What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, a power of 2 is a product,
 and one of 250 is clamped."""
-
-
-def with_other_scalars(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the call with one of its scalars changed, as far as the op takes it, and a text such as "alpha=0.7"."""
-    found = scalars(target, sample)
-    variants = ((f"{name}={other!r}", with_value(target, sample, name, other)) for name, other in found)
-    yield from within_domain(target, sample, variants)
 
 
 def _position_of(target: Target, name: str) -> int:

@@ -94,7 +94,8 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
     written = target.written_positions(sample)
     names = [target.name_of(leaf) for leaf in sample.leaves()]
     yield from _needs(needs, names)
-    yield from _cotangents()
+    for text, change in COTANGENT_CHANGES:
+        yield Change("cotangent", text, COTANGENTS, partial(_send, change), is_owed="lazily" not in text)
     yield from _layouts(sample, names, written)
     yield from _exact(target, sample, names)
     yield from _scalars(target, sample)
@@ -354,11 +355,6 @@ def _needs(needs: frozenset[int], names: Sequence[str]) -> Iterator[Change]:
 
 def _need(kept: frozenset[int], call: Call) -> Call | None:
     return replace(call, needs=call.needs & kept) if call.needs & kept else None
-
-
-def _cotangents() -> Iterator[Change]:
-    for text, change in COTANGENT_CHANGES:
-        yield Change("cotangent", text, COTANGENTS, partial(_send, change), is_owed="lazily" not in text)
 
 
 def _send(change: Cotangent, call: Call) -> Call:

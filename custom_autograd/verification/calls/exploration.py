@@ -194,7 +194,8 @@ class Explorer:
             return Verdict(case, reason=LOST)
         self.tell(case.texts)
         call = self._call(case)
-        if call is None or (case.way.is_derivative and self._has_surrogates):
+        meant = (self.target.surrogates, self.target.reference_surrogate, self.target.tangent_surrogate)
+        if call is None or (case.way.is_derivative and any(meant)):  # to be something else than the derivative
             return Verdict(case, reason=UNFIT)
         is_same_numbers = all(change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in case.changes)
         if not is_same_numbers and not is_within_domain(self.target, self.sample, call.sample):
@@ -225,11 +226,6 @@ class Explorer:
             name = self.target.name_of(call.sample.leaves()[written[0]])
             said = Fault(name, f"the op writes to '{name}', which it does not declare")
         return Verdict(case, said or fault)
-
-    @property
-    def _has_surrogates(self) -> bool:
-        """Return True if a gradient or a tangent is meant to be something else than the derivative."""
-        return bool(self.target.surrogates or self.target.reference_surrogate or self.target.tangent_surrogate)
 
     def _put_back(self, call: Call, before: Sequence[Tensor]) -> list[int]:
         """Return which inputs were written to although the op does not declare it; they are as before afterwards."""
@@ -331,8 +327,10 @@ class Explorer:
         if any(change.stage == LAYOUTS for change in case.changes) and self._refuses_forward(call):
             return True
         if self.target.visible_reference is None:
-            is_plain = case.way is PLAIN
-            return not is_plain and (self._is_unknown(case, call) or bool(self.look(replace(case, way=PLAIN)).fault))
+            if case.way is PLAIN:
+                return False
+            known = self.judge.truth(call, case.way.plain, (), (case.texts, call.needs))
+            return known is None or self.look(replace(case, way=PLAIN)).fault is not None
         if self._lacks_outputs(call):
             return True
         oracle = replace(self.target, call=self.target.visible_reference)
@@ -344,10 +342,6 @@ class Explorer:
         if not case.changes or case.way is not PLAIN or not all(change.is_owed for change in case.changes):
             return False
         return PLAIN.raised(self.target, call.plain()) is not None
-
-    def _is_unknown(self, case: Case, call: Call) -> bool:
-        """Return True if nothing says what a call in this way should give."""
-        return self.judge.truth(call, case.way.plain, (), (case.texts, call.needs)) is None
 
     def _lacks_outputs(self, call: Call) -> bool:
         """Return True if the reference returns another number of outputs than the op declares."""

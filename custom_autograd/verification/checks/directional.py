@@ -9,7 +9,7 @@ from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls import sizes
-from custom_autograd.verification.calls.call_arguments import with_other_scalars
+from custom_autograd.verification.calls.call_arguments import scalars, with_value
 from custom_autograd.verification.calls.directions import find_function, look_along
 from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses, within_domain
@@ -58,7 +58,8 @@ class Directional(Check):
 
 def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the scalars, small numbers and sizes at which gradients are else compared with those of the reference."""
-    yield from with_other_scalars(target, sample)
+    others = ((f"{name}={other!r}", with_value(target, sample, name, other)) for name, other in scalars(target, sample))
+    yield from within_domain(target, sample, others)
     yield from _changed(sample, SMALL[:1])
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         found = ((text, resize(sample)) for _, text, resize in sizes.of(target, sample) if text.endswith(TILES))

@@ -137,9 +137,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "default device": Setting(
         lambda: str(torch.get_default_device()),
-        lambda value: torch.set_default_device(
-            None if value == "cpu" else value
-        ),  # none set is the CPU, and costs less
+        lambda value: torch.set_default_device(None if value == "cpu" else value),  # setting the CPU costs
     ),
     "grad mode": Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "number of threads": Setting(

@@ -179,22 +179,16 @@ def cuts_of(totals: Mapping[int, int]) -> Iterator[SliceCut]:
     """
     found = dict.fromkeys(
         SliceCut(tuple((position, tuple(itertools.pairwise(ends_of(size)))) for position, size in totals.items()))
-        for ends_of in (_halves, _one_and_rest, _three)
+        for ends_of in ENDS
     )
     yield from (cut for cut in found if all(end > start for _, row in cut.rows for start, end in row))
 
 
-def _halves(size: int) -> tuple[int, ...]:
-    return 0, (size + 1) // 2, size
-
-
-def _one_and_rest(size: int) -> tuple[int, ...]:
-    return 0, 1, size
-
-
-def _three(size: int) -> tuple[int, ...]:
-    return 0, 1, 1 + size // 2, size
-
+ENDS: tuple[Callable[[int], tuple[int, ...]], ...] = (
+    lambda size: (0, (size + 1) // 2, size),
+    lambda size: (0, 1, size),
+    lambda size: (0, 1, 1 + size // 2, size),
+)
 
 Values: TypeAlias = dict[str, Any]
 """The arguments of a call by name, in the form of users (Any: tensors, lists of tensors, other values)."""

@@ -285,19 +285,13 @@ class OfInputs(Check):
 
     def parts(self, target: Target, samples: Sequence[Sample]) -> Mapping[str, Check]:
         """Return one for each subset of the inputs."""
-        found = _parts_by_inputs(target, samples)
+        found: dict[str, tuple[str, ...]] = {}  # "x_weight" -> (x, weight)
+        for sample in samples:
+            names = _names(target, sample)
+            for chosen in subsets(len(names)) if names else ():
+                part = tuple(names[i] for i in chosen)
+                found.setdefault("_".join(re.sub(r"\W+", "", name) for name in part), part)
         return {label: type(self)(names) for label, names in found.items()} or {"": self}
-
-
-def _parts_by_inputs(target: Target, samples: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
-    """Return every subset of the sample inputs that can have a gradient, by its label: "x_weight" -> (x, weight)."""
-    found: dict[str, tuple[str, ...]] = {}
-    for sample in samples:
-        names = _names(target, sample)
-        for chosen in subsets(len(names)) if names else ():
-            part = tuple(names[i] for i in chosen)
-            found.setdefault("_".join(re.sub(r"\W+", "", name) for name in part), part)
-    return found
 
 
 def chosen_subsets(function: TensorFunction, only: tuple[str, ...] | None) -> Iterator[tuple[int, ...]]:

@@ -274,7 +274,12 @@ def mutate(
         target = target_of(op)
         mutants = [mutant for point in points_of(op) for mutant in mutants_of(point, names)]
         if not mutants:
-            raise _nothing_to_change(target.name)
+            raise CheckError(
+                target.name,
+                "there is nothing to change",
+                expected="an op with a rule or a kernel, or a torch.autograd.Function subclass",
+                do="register a rule, or choose operators that apply",
+            )
         for mutant in mutants:
             start = time.perf_counter()
             status = _status_on_samples(op, mutant, seed) if needs_samples or target.samples is not None else "survived"
@@ -342,12 +347,3 @@ def _operators(names: Sequence[str] | None) -> tuple[str, ...] | None:
             advice = suggest(name, known) or f"there are {', '.join(known)}"
             raise CheckError("mutate", f"there is no operator called '{name}'", do=advice)
     return None if names is None else tuple(names)
-
-
-def _nothing_to_change(name: str) -> CheckError:
-    return CheckError(
-        name,
-        "there is nothing to change",
-        expected="an op with a rule or a kernel, or a torch.autograd.Function subclass",
-        do="register a rule, or choose operators that apply",
-    )
