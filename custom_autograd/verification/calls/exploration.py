@@ -61,7 +61,7 @@ from custom_autograd.verification.harness.agreement import (
 )
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.comparison import is_same
-from custom_autograd.verification.harness.differentiable import differentiable_positions
+from custom_autograd.verification.harness.differentiable import able_positions, differentiable_positions
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
 
@@ -110,10 +110,7 @@ class Explorer:
     def __post_init__(self) -> None:
         """Prepare the call that draws change."""
         self.judge = Judge(self.target, is_plain=self.is_plain, is_fixed=self.is_of_gradients)
-        try:
-            needs = frozenset(differentiable_positions(self.target, self.sample))
-        except NothingToCheckError:
-            needs = frozenset()
+        needs = frozenset(able_positions(self.target, self.sample))
         if self.is_of_values or any(x.layout != torch.strided for x in self.sample.tensors()):
             needs = frozenset()  # what a dense cotangent of a sparse result is, each op decides
         self._is_drawn = draws_gradients(self.target, self.sample)

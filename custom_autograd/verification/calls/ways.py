@@ -14,21 +14,26 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils import deterministic
 
 from custom_autograd.verification.calls.backward_ways import ACCUMULATED, SAVING_ELSEWHERE, USES_OF_A_GRAPH, varied
+from custom_autograd.verification.calls.batches import BATCHES
 from custom_autograd.verification.calls.call import (
     Call,
     Outcome,
+    UnfitError,
     Way,
     WrongError,
     begin,
+    begin_on,
     cotangents_of,
     find_change,
+    numbers_like,
     run,
 )
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
-from custom_autograd.verification.calls.transform_ways import TRANSFORM_WAYS
+from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
 from custom_autograd.verification.harness.targets import Function, Target
 
 
@@ -66,8 +71,24 @@ def _in_threads(target: Target, call: Call) -> Iterator[Outcome]:
 
 
 def _at_once(target: Target, calls: Sequence[Call]) -> list[Outcome]:
+    """Return one forward and one backward of each call, each begun together in all threads."""
     barrier = threading.Barrier(len(calls))
-    workers = [_Worker(target, call, barrier) for call in calls]
+    found: dict[int, Outcome] = {}
+    raised: list[Exception] = []
+
+    def work(position: int, call: Call) -> None:
+        try:
+            barrier.wait(PATIENCE)
+            begun = begin(target, target.call, call)
+            values, cotangents = begun.detached(), cotangents_of(call, begun)
+            barrier.wait(PATIENCE)
+            found[position] = {**values, **begun.backward(cotangents)}
+        except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
+            raised.append(error)
+            barrier.abort()
+
+    own = [call.map(lambda x: x.detach().clone()) for call in calls]
+    workers = [threading.Thread(target=work, args=row, daemon=True) for row in enumerate(own)]
     for worker in workers:
         worker.start()
     deadline = time.monotonic() + LIMIT
@@ -77,33 +98,9 @@ def _at_once(target: Target, calls: Sequence[Call]) -> list[Outcome]:
         raise WrongError(
             f"not all have ended after {LIMIT:g} s", "a lock that one call holds while it waits for another"
         )
-    raised = [worker.error for worker in workers if worker.error is not None]
     if raised:
         raise next((error for error in raised if not isinstance(error, threading.BrokenBarrierError)), raised[0])
-    return [worker.found for worker in workers]
-
-
-class _Worker(threading.Thread):
-    """One forward and one backward, each begun together with the other threads."""
-
-    def __init__(self, target: Target, call: Call, barrier: threading.Barrier) -> None:
-        super().__init__(daemon=True)
-        self._work = target, call.map(lambda x: x.detach().clone()), barrier
-        self.found: Outcome = {}
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        """Keep what it finds, or what it raises."""
-        target, call, barrier = self._work
-        try:
-            barrier.wait(PATIENCE)
-            begun = begin(target, target.call, call)
-            values, cotangents = begun.detached(), cotangents_of(call, begun)
-            barrier.wait(PATIENCE)
-            self.found = {**values, **begun.backward(cotangents)}
-        except Exception as error:  # noqa: BLE001 - a thread hands over what it raises
-            self.error = error
-            barrier.abort()
+    return [found[position] for position in range(len(calls))]
 
 
 THREADS = 8
@@ -230,6 +227,54 @@ def _unwritten(filled: Tensor, plain: Tensor) -> Tensor:
     return (filled == torch.iinfo(filled.dtype).max) & (filled != plain)
 
 
+def _tangent_of(x: Tensor, name: str) -> Tensor:
+    return numbers_like(x, f"tangent of {name}")
+
+
+def _tangents(target: Target, call: Call) -> Iterator[Outcome]:
+    """Give the tangent of each result along a direction of all inputs that need a gradient."""
+    tensors = [x.detach() for x in call.sample.tensors()]
+    if call.shared is not None or any(0 in tensors[i].stride() for i in call.needs):  # torch has no such dual tensors
+        raise UnfitError
+    with forward_ad.dual_level():
+        for position in call.needs:
+            x = tensors[position]
+            tensors[position] = forward_ad.make_dual(x, _tangent_of(x, str(position)))
+        begun = begin_on(target, target.call, call, tensors)
+        pairs = [(name, forward_ad.unpack_dual(y).tangent) for name, y in begun.values.items() if can_have_gradient(y)]
+        found = {f"tangent of {name}": tangent.detach().clone() for name, tangent in pairs if tangent is not None}
+    yield found
+
+
+def _plain_tangents(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
+    """Give the tangents by two backwards: of <u, y> for u, along the direction."""
+    del only
+    begun = begin(target, function, call)
+    rows = list(zip(sorted(call.needs), begun.leaves.values(), strict=True))
+    found = {}
+    for name in begun.able():
+        y = begun.values[name]
+        u = torch.zeros_like(y, requires_grad=True)
+        grads = gradients([y], [x for _, x in rows], [u], create_graph=True)
+        directions = [_tangent_of(x, str(i)) for i, x in rows]
+        (tangent,) = gradients(grads, [u], directions, retain_graph=True)
+        found[f"tangent of {name}"] = tangent.detach()
+    return found
+
+
+def _second(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
+    """Give the gradient of <gradients, v>."""
+    begun = begin(target, function, call)
+    first = begun.backward(cotangents_of(call, begun, only or None), create_graph=True)
+    directions = [numbers_like(g, f"second {name}") for name, g in first.items()]
+    grads = gradients(list(first.values()), list(begun.leaves.values()), directions)
+    return {f"second {name}": g.detach() for name, g in zip(begun.leaves, grads, strict=True)}
+
+
+def _second_derivatives(target: Target, call: Call) -> Iterator[Outcome]:
+    yield _second(target, target.call, call, ())
+
+
 FILLED = Way("with memory filled with nan", _filled)
 HIDDEN = Way("hidden outputs too", _with_hidden, _hidden_of_reference, has_gradients=False)
 IN_THREADS = Way(
@@ -253,5 +298,7 @@ WAYS: tuple[Way, ...] = (
     Way("with more threads of torch", _in_more_threads),
     HIDDEN,
     Way("by another kernel", _other_kernels, has_gradients=False),
-    *TRANSFORM_WAYS,
+    Way("jvp", _tangents, _plain_tangents, is_derivative=True),
+    Way("second derivative", _second_derivatives, _second, is_derivative=True),
+    *BATCHES,
 )

@@ -21,7 +21,6 @@ from custom_autograd.verification.calls.call import (
     Call,
     Outcome,
     begin,
-    call_of,
     differentiate,
     draws_gradients,
 )
@@ -38,7 +37,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import widened
-from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.differentiable import able_positions, can_have_gradient
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 
@@ -128,7 +127,7 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
     low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
     context = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
     scales: Mapping[str, float] = {}
-    plain = _call_of(target, low)
+    plain = Call(low, frozenset(able_positions(target, low)))
     for call in (plain, plain.with_cotangent(torch.ones_like)):  # ones are what sum() sends
         try:
             found = _results(target, call)
@@ -157,13 +156,6 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         yield finding
         if finding.status == "failed":
             return
-
-
-def _call_of(target: Target, sample: Sample) -> Call:
-    try:
-        return call_of(target, sample)
-    except NothingToCheckError:
-        return Call(sample, frozenset())
 
 
 def _size(tensor: Tensor) -> float:

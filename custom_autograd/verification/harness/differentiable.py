@@ -242,14 +242,19 @@ def differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
     Raises:
         NothingToCheckError: there is none.
     """
+    chosen = able_positions(target, sample)
+    if not chosen:
+        raise NothingToCheckError("no tensor of the sample can have a gradient")
+    return chosen
+
+
+def able_positions(target: Target, sample: Sample) -> tuple[int, ...]:
+    """Return the same; nothing where there is none."""
     leaves = sample.leaves()
     able = [
         i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
     ]
-    chosen = [i for i in able if leaves[i].tensor.requires_grad] or able
-    if not chosen:
-        raise NothingToCheckError("no tensor of the sample can have a gradient")
-    return tuple(chosen)
+    return tuple([i for i in able if leaves[i].tensor.requires_grad] or able)
 
 
 def _is_candidate(tensor: Tensor) -> bool:
