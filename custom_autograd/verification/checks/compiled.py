@@ -33,8 +33,7 @@ from custom_autograd.verification.harness.tracing import (
     BACKEND,
     TensorCall,
     compiled,
-    has_data_dependent_number,
-    has_data_dependent_size,
+    data_dependence,
     judge_raised,
     refusal_of,
     require_no_generator,
@@ -137,11 +136,12 @@ class CompiledTransforms(Check):
         if not any(can_have_gradient(tensor) and tensor.numel() for tensor in inputs):
             raise NothingToCheckError("no tensor of the sample can have a gradient")
         require_no_generator(sample)
-        if has_data_dependent_size(target, sample):
+        has_size, has_number = data_dependence(target, sample)
+        if has_size:
             raise NothingToCheckError("the size of its results depends on the data")
-        names, has_numbers = _names(target, sample, inputs), has_data_dependent_number(target, sample)
+        names = _names(target, sample, inputs)
         for name, transformed, arguments in _transforms(TensorCall(target, sample), inputs):
-            if name == "vmap" and has_numbers:
+            if name == "vmap" and has_number:
                 yield skipped("vmap: a number among its results depends on the data, and may differ between samples")
                 continue
             try:

@@ -15,7 +15,6 @@ from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
     measured,
-    narrowed,
     skipped,
 )
 from custom_autograd.verification.harness.settings import is_random
@@ -97,8 +96,8 @@ class Explore(Check):
             draws, judged = draws + explorer.draws, judged + explorer.judged
             if verdict is not None:
                 finding = finding_of(explorer, verdict)
-                finding = replace(finding, message=text + finding.message)
-                yield narrowed(finding, replace(self, case=verdict.case.texts), start)
+                shown = replace(self, case=verdict.case.texts), start
+                yield replace(finding, message=text + finding.message, shown=shown)
                 return
         yield measured(draws=draws, judged=judged)
 

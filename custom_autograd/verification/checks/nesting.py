@@ -170,13 +170,9 @@ class Point:
         y = self.outputs(x)
         return (self.weights * y).sum() + (y * y).sum() / 2
 
-    def along(self, x: Tensor) -> Tensor:
-        """Return the derivative of the number along v, in forward mode."""
-        return cast(Tensor, jvp(self.number, (x,), (self.v,))[1])
-
-    def product(self, x: Tensor) -> Tensor:
-        """Return the derivative of the gradient along v, in forward mode over reverse mode: H v."""
-        return cast(Tensor, jvp(grad(self.number), (x,), (self.v,))[1])
+    def along(self, x: Tensor, function: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the derivative of a function, or else of the number, along v, in forward mode."""
+        return cast(Tensor, jvp(function or self.number, (x,), (self.v,))[1])
 
     def label(self, position: int) -> str:
         """Return what a message calls an element of the vector."""
@@ -283,8 +279,8 @@ NESTINGS: Sequence[tuple[str, str, Nest]] = (
     (FORWARD_TWICE, "H", lambda p: jacfwd(jacfwd(p.number))(p.x)),
     ("grad(grad)", "H v", lambda p: grad(lambda x: grad(p.number)(x) @ p.v)(p.x)),
     ("grad(jvp)", "H v", lambda p: grad(p.along)(p.x)),
-    ("jvp(grad)", "H v", lambda p: p.product(p.x)),
+    ("jvp(grad)", "H v", lambda p: p.along(p.x, grad(p.number))),
     ("vmap(hessian)", "batched H", lambda p: vmap(hessian(p.number))(p.xs)),
-    ("vmap(jvp(grad))", "batched H v", lambda p: vmap(p.product)(p.xs)),
+    ("vmap(jvp(grad))", "batched H v", lambda p: vmap(lambda x: p.along(x, grad(p.number)))(p.xs)),
 )
 """What it is called, what it is to give, and how."""

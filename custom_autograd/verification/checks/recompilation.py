@@ -23,6 +23,7 @@ from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import GraphCounter
 from custom_autograd.verification.calls.call import call_as_given, find_change, run, run_twice
+from custom_autograd.verification.calls.call_arguments import value_of, with_value
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -176,14 +177,11 @@ def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Samp
 def _varied_numbers(target: Target, sample: Sample) -> Iterator[tuple[str, object, list[Sample]]]:
     """Yield the first numbers among the arguments by name, each with the calls that differ in it."""
     names = [row.name for row in target.arguments]
-    rows: list[tuple[str, int | str, object]] = [
-        (names[i] if i < len(names) else f"args[{i}]", i, value) for i, value in enumerate(sample.args)
-    ]
-    rows += [(name, name, value) for name, value in sample.kwargs.items()]
     found, kept = 0, sizes_of(sample)  # another number would no longer be the size of what it counts
-    for name, key, value in rows:
+    for name in [*names[: len(sample.args)], *(name for name in sample.kwargs if name in names)]:
+        value = value_of(target, sample, name)
         is_size = isinstance(value, int) and value in kept
-        calls = [] if is_size else [_with(sample, key, other) for other in _values(value)]
+        calls = [] if is_size else [with_value(target, sample, name, other) for other in _values(value)]
         if calls and found < MOST_NUMBERS and all(takes(target, call, sample) for call in calls):
             found += 1
             yield name, value, calls
@@ -199,11 +197,6 @@ def _values(value: object) -> list[int | float]:
     if isinstance(value, int) and not isinstance(value, bool):
         return [value, max(value, 1) + 1, max(value, 1) + 2]
     return []
-
-
-def _with(sample: Sample, key: int | str, value: object) -> Sample:
-    args = [value if position == key else old for position, old in enumerate(sample.args)]
-    return sample.with_arguments(args, {name: value if name == key else old for name, old in sample.kwargs.items()})
 
 
 def _check_number(target: Target, name: str, value: object, calls: Sequence[Sample]) -> Finding:

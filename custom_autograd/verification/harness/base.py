@@ -13,7 +13,7 @@ import traceback
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -98,11 +98,6 @@ PASSED = Finding("passed")
 def failed(message: str, *, cause: str = "") -> Finding:
     """Return a failure: its message says what was expected and what was found, its cause the probable reason."""
     return Finding("failed", message, cause)
-
-
-def narrowed(finding: Finding, check: "Check", sample: Sample) -> Finding:
-    """Return the finding with the part of the check, and the call, that show it."""
-    return replace(finding, shown=(check, sample))
 
 
 def measured(**measures: float) -> Finding:

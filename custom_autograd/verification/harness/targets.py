@@ -81,12 +81,6 @@ def arguments_with_surrogates(registrations: Registrations, arguments: Sequence[
     return found
 
 
-def surrogates_of_values(registrations: Registrations) -> tuple[str, str]:
-    """Return why the gradients of the reference, and the tangents of the jvp, are not the derivative; else nothing."""
-    reference, jvp = registrations.get(ReferenceRule), registrations.get(JvpRule)
-    return (reference and reference.surrogate) or "", (jvp and jvp.surrogate) or ""
-
-
 def fields_in_containers(tree: ArgumentTree, schema: Schema) -> dict[str, TargetArgument]:
     """Return the facts of each tensor that is a flat field, by argument and path, as in `params.weight`."""
     found = {}
@@ -263,7 +257,8 @@ def _from_record(call: Function, record: OpRecord) -> Target:
     found = replace(found, samples=find_samples(record))
     found = adapter_of(record.declaration).around(found, functools.partial(_with_containers, schema))
     surrogates = arguments_with_surrogates(record.registrations, found.arguments)
-    reference, jvp = surrogates_of_values(record.registrations)
+    rules = record.registrations.get(ReferenceRule), record.registrations.get(JvpRule)
+    reference, jvp = ((rule and rule.surrogate) or "" for rule in rules)
     return replace(found, surrogates=surrogates, reference_surrogate=reference, tangent_surrogate=jvp)
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,28 +119,15 @@ def judge_raised(text: str, error: Exception, *, cause: str = "") -> Finding:
     return skipped(message) if is_honest else failed(message, cause=cause)
 
 
-@contextlib.contextmanager
-def _faked(sample: Sample) -> Iterator[Sample]:
-    """Give the sample with fake tensors, which record nothing."""
-    with torch.no_grad(), fake_mode() as to_fake:
-        yield sample.map(lambda tensor: to_fake(tensor.detach()))
-
-
-def has_data_dependent_size(target: Target, sample: Sample) -> bool:
-    """Return True if the fake kernel returns a size that is unknown before the op runs."""
-    with contextlib.suppress(Exception), _faked(sample) as traced:
-        outputs = call_on(target.call, traced)
-        return any(not isinstance(size, int) for output in outputs for size in output.shape)
-    return False
-
-
-def has_data_dependent_number(target: Target, sample: Sample) -> bool:
-    """Return True if the fake kernel returns a number that is unknown before the op runs."""
-    with contextlib.suppress(Exception), _faked(sample) as traced:
+def data_dependence(target: Target, sample: Sample) -> tuple[bool, bool]:
+    """Return whether the fake kernel returns a size, and a number, that is unknown before the op runs."""
+    with contextlib.suppress(Exception), torch.no_grad(), fake_mode() as to_fake:
+        traced = sample.map(lambda tensor: to_fake(tensor.detach()))
         result = target.call(*traced.args, **traced.kwargs)
+        has_size = any(not isinstance(size, int) for output in Sample(result).tensors() for size in output.shape)
         results = result if isinstance(result, tuple) else (result,)
-        return any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results)
-    return False
+        return has_size, any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results)
+    return False, False
 
 
 def is_limit_of_torch(error: Exception) -> bool:

@@ -42,7 +42,21 @@ class Activation:
                 watched = self.equivalence.paired(mutant.point.function, wrong) if self.is_watched else wrong
                 self.stack.enter_context(mutant.point.exchange(watched))
 
-    def finish(self) -> None:
+    def pytest_collection_finish(self) -> None:
+        """Attempt it once all tests are imported."""
+        self.attempt()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        """Attempt it before each test."""
+        self.attempt()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what fails."""
+        if report.failed:
+            _log(failed=report.nodeid)
+
+    def pytest_unconfigure(self) -> None:
         """Put the right function back, and note what became of the wrong one."""
         self.stack.close()
         if self.equivalence is not None:
@@ -55,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path:
         activation = Activation(path, is_watched=WATCH in os.environ)
         _after_each_import(activation.attempt)
-        config.pluginmanager.register(_Hooks(activation), "custom_autograd mutant")
+        config.pluginmanager.register(activation, "custom_autograd mutant")
 
 
 def _after_each_import(look: Callable[[], None]) -> None:
@@ -67,25 +81,6 @@ def _after_each_import(look: Callable[[], None]) -> None:
         look()
 
     setattr(SourceFileLoader, "exec_module", exec_module)  # noqa: B010 - no hook says that an import is over
-
-
-class _Hooks:
-    def __init__(self, activation: Activation) -> None:
-        self.activation = activation
-
-    def pytest_collection_finish(self) -> None:
-        self.activation.attempt()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_call(self) -> None:
-        self.activation.attempt()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            _log(failed=report.nodeid)
-
-    def pytest_unconfigure(self) -> None:
-        self.activation.finish()
 
 
 def _log(**event: str) -> None:
