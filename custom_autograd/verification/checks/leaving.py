@@ -187,15 +187,12 @@ def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
     if finding.status == "failed":
         return
     if not target.surrogates:  # a surrogate may be drawn
-        yield _judge_randomness(before, states[0], RandomState.current())
+        is_drawn = not before.moved(states[0]) and states[0].moved(RandomState.current())
+        text = (
+            "the backward draws random numbers, or seeds them, and the forward does not"  # what is drawn next changes
+        )
+        yield failed(text, cause="a stray seed") if is_drawn else PASSED
     yield _run_elsewhere(call, what)
-
-
-def _judge_randomness(before: RandomState, between: RandomState, after: RandomState) -> Finding:
-    """Fail a backward that draws random numbers if its forward does not: it changes what is drawn next."""
-    if before.moved(between) or not between.moved(after):
-        return PASSED
-    return failed("the backward draws random numbers, or seeds them, and the forward does not", cause="a stray seed")
 
 
 def _run(call: Callable[[], object], what: str) -> Finding:
@@ -208,10 +205,9 @@ def _run(call: Callable[[], object], what: str) -> Finding:
     if finding.status == "failed":
         return finding
     changed = [owner for owner, state in generators.items() if moved[owner] != state]
-    return _misplaced(what, changed[0]) if changed else PASSED
-
-
-def _misplaced(what: str, owner: str) -> Finding:
+    if not changed:
+        return PASSED
+    owner = changed[0]
     text = f"{what}: the global random numbers of {owner}, which torch.manual_seed does not reach, are drawn or seeded"
     return failed(text, cause="draw from torch's generator, and declare it with tags=torch.Tag.nondeterministic_seeded")
 

@@ -9,7 +9,7 @@ makes one Function node of its own is looked at: what torch's own ops save is to
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -148,43 +148,31 @@ def _edited(target: Target, call: Call) -> Iterator[Finding]:
 # ------------------------------------------------------------------------------------------------------ what is read
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The saved tensors that each order reads, and those of which it reads the shape or dtype; None if unknown."""
-
-    tensors: tuple[Tensor, ...]
-    labels: tuple[str, ...]
-    first: tuple[bool | None, ...]
-    second: tuple[bool, ...]
-    shape: tuple[bool, ...]
-
-    def is_named_with_what_is_read(self, position: int) -> bool:
-        """Return True if it is in a list or a dict of which another tensor is read: a rule names the whole."""
-        names = [label.partition("[") for label in self.labels]
-        others = (i for i, (name, _, _) in enumerate(names) if i != position and name == names[position][0])
-        return bool(names[position][1]) and any(self.first[i] is not False or self.second[i] for i in others)
+Use: TypeAlias = Literal["read", "second order", "their shape", "never"]
+"""What a saved tensor is read for first; one of which nothing is known counts as read."""
 
 
 def _unread(target: Target, call: Call) -> Iterator[Finding]:
-    reading = _read(target, call)
-    positions = [i for i, is_read in enumerate(reading.first) if is_read is False]
-    only_second = [reading.tensors[i] for i in positions if reading.second[i]]
-    if only_second:
-        yield measured(**{"bytes saved for second order only": float(_bytes(only_second))})
-    only_shape = [reading.tensors[i] for i in positions if reading.shape[i] and not reading.second[i]]
-    if only_shape:
-        yield measured(**{"bytes saved for their shape only": float(_bytes(only_shape))})
-    for i in positions:
-        if reading.second[i] or reading.shape[i] or reading.is_named_with_what_is_read(i):
-            continue
-        if _is_read_elsewhere(target, i, len(reading.tensors)):
-            continue
-        tensor = reading.tensors[i]
-        yield failed(
-            f"{reading.labels[i]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
-            "no gradient of first or second order changes with its values or its shape",
-            cause="the backward does not use it",
-        )
+    kept = _keep(target, call)
+    uses = _uses(target, call, kept.tensors)
+    for use in ("second order", "their shape"):
+        tensors = [tensor for tensor, other in zip(kept.tensors, uses, strict=True) if use == other]
+        if tensors:
+            yield measured(**{f"bytes saved for {use} only": float(_bytes(tensors))})
+    containers = [label.partition("[")[0] for label in kept.labels]  # a rule names the whole of a list or a dict
+    read = {
+        name for name, label, use in zip(containers, kept.labels, uses, strict=True) if "[" in label and use in READ
+    }
+    for i, tensor in enumerate(kept.tensors):
+        if uses[i] == "never" and containers[i] not in read and not _is_read_elsewhere(target, i, len(uses)):
+            yield failed(
+                f"{kept.labels[i]}, of shape {tuple(tensor.shape)}, is saved ({tensor.nbytes} bytes), never read: "
+                "no gradient of first or second order changes with its values or its shape",
+                cause="the backward does not use it",
+            )
+
+
+READ = ("read", "second order")
 
 
 def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
@@ -193,29 +181,28 @@ def _is_read_elsewhere(target: Target, position: int, count: int) -> bool:
         if sample.error is not None:
             continue
         try:
-            reading = _read(target, call_in_double(target, sample))
+            call = call_in_double(target, sample)
+            uses = _uses(target, call, _keep(target, call).tensors)
         except NothingToCheckError:
             continue
-        if len(reading.tensors) == count and (reading.first[position] is not False or reading.second[position]):
+        if len(uses) == count and uses[position] in READ:
             return True
     return False
 
 
-def _read(target: Target, call: Call) -> Reading:
+def _uses(target: Target, call: Call, tensors: Sequence[Tensor]) -> list[Use]:
     run = _Replay(target, call)
-    kept = _keep(target, call)
-    plain, plain_second = run.first(), run.second()
-    first: list[bool | None] = []
-    second: list[bool] = []
-    shape: list[bool] = []
-    for position, tensor in enumerate(kept.tensors):
+    first, second = run.first(), run.second()
+
+    def use_of(position: int, tensor: Tensor) -> Use:
         others = _replacements(tensor)
-        is_read = any(not _agree(run.first(position, other), plain) for other in others)
-        first.append(is_read if others else None)
-        is_waste = bool(others) and not is_read
-        second.append(is_waste and any(not _agree(run.second(position, other), plain_second) for other in others))
-        shape.append(is_waste and not _agree(run.first(position, _misshapen(tensor)), plain))
-    return Reading(kept.tensors, kept.labels, tuple(first), tuple(second), tuple(shape))
+        if not others or any(not _agree(run.first(position, other), first) for other in others):
+            return "read"
+        if any(not _agree(run.second(position, other), second) for other in others):
+            return "second order"
+        return "never" if _agree(run.first(position, _misshapen(tensor)), first) else "their shape"
+
+    return [use_of(*row) for row in enumerate(tensors)]
 
 
 def _misshapen(tensor: Tensor) -> Tensor:
