@@ -274,7 +274,9 @@ def _require_device(target: Target, samples: Sequence[Sample], device: torch.dev
     """Raise if a sample has tensors, but none on the accelerator under test: the checks would run without it."""
     for position, sample in enumerate(samples):
         leaves = [leaf for leaf in sample.leaves() if without_numbers(leaf.tensor) is not None]
-        if leaves and device.type != "cpu" and not any(_is_on(leaf.tensor.device, device) for leaf in leaves):
+        found = [leaf.tensor.device for leaf in leaves]
+        is_there = any(row.type == device.type and device.index in (None, row.index) for row in found)
+        if leaves and device.type != "cpu" and not is_there:
             label, name = runner.label_of(sample, position), target.name_of(leaves[0])
             raise CheckError(
                 target.name,
@@ -285,10 +287,6 @@ def _require_device(target: Target, samples: Sequence[Sample], device: torch.dev
                 declared=target.location,
                 do="create the tensors of samples with make(...), make.tensor(...), or device=make.device",
             )
-
-
-def _is_on(found: torch.device, asked: torch.device) -> bool:
-    return found.type == asked.type and asked.index in (None, found.index)
 
 
 def _loaded(name: str, value: object) -> Check:

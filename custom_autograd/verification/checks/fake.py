@@ -16,10 +16,11 @@ from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.harness.agreement import (
     MOST_ELEMENTS,
     VARIED,
-    accepted_long_sizes,
+    accepted,
     accepted_sizes,
     integers,
     kinds,
+    long_sizes,
     takes_as_reference,
 )
 from custom_autograd.verification.harness.base import (
@@ -55,7 +56,7 @@ class Fake(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding per layout, one per size, and one per dtype."""
         written = target.written_positions(sample)
-        others = accepted_sizes(target, sample), accepted_long_sizes(target, sample, LONG)
+        others = accepted_sizes(target, sample), accepted(target, sample, long_sizes(sample, LONG))
         for label, variant in itertools.chain(layouts.of_all(sample, written=written), *others):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):

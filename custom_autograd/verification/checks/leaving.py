@@ -186,11 +186,9 @@ def _look_at_backward(target: Target, sample: Sample) -> Iterable[Finding]:
     yield finding
     if finding.status == "failed":
         return
-    if not target.surrogates:  # a surrogate may be drawn
+    if not target.surrogates:  # a surrogate may be drawn; anything else changes what is drawn next
         is_drawn = not before.moved(states[0]) and states[0].moved(RandomState.current())
-        text = (
-            "the backward draws random numbers, or seeds them, and the forward does not"  # what is drawn next changes
-        )
+        text = "the backward draws random numbers, or seeds them, and the forward does not"
         yield failed(text, cause="a stray seed") if is_drawn else PASSED
     yield _run_elsewhere(call, what)
 

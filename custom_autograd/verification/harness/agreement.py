@@ -60,17 +60,13 @@ def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample
     A kernel that is given an index beyond its tensor may write anywhere, so only a reference is called first.
     """
     arguments = () if target.reference is None else target.arguments  # it shows which integers may follow a size
-    yield from _accepted(target, sample, sizes(sample, arguments))
+    yield from accepted(target, sample, sizes(sample, arguments))
     if is_elementwise(target, sample):
         yield "no dimensions", without_dimensions(sample)
 
 
-def accepted_long_sizes(target: Target, sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
-    """Yield the variants of a sample with one size so long that the reference takes, as `accepted_sizes` does."""
-    return _accepted(target, sample, long_sizes(sample, length))
-
-
-def _accepted(target: Target, sample: Sample, variants: Iterable[tuple[str, Sample]]) -> Iterator[tuple[str, Sample]]:
+def accepted(target: Target, sample: Sample, variants: Iterable[tuple[str, Sample]]) -> Iterator[tuple[str, Sample]]:
+    """Yield those of the variants of a sample that the reference takes; without one, none where integers point."""
     if target.reference is not None or all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         found = within_domain(target, sample, variants)
         yield from (row for row in found if takes_as_reference(target, row[1]))

@@ -147,18 +147,13 @@ def _literal(value: object) -> str:
     if isinstance(value, torch.Generator):
         return f'torch.Generator("{value.device}").manual_seed({value.initial_seed()})'
     if isinstance(value, (type, FunctionType)):
-        return _imported(value)
+        return f"__import__({value.__module__!r}, fromlist=['']).{value.__qualname__}"  # where it is used
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         items = ", ".join(_literal(item) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
     return repr(value)
-
-
-def _imported(value: type | FunctionType) -> str:
-    """Return source that imports a class or a function where it is used."""
-    return f"__import__({value.__module__!r}, fromlist=['']).{value.__qualname__}"
 
 
 def _tensor(tensor: Tensor) -> str:

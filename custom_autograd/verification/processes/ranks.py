@@ -94,16 +94,11 @@ def _listen(ranks: Sequence[Child], seconds: float) -> list[list[Result]]:
             raise CheckError(f"rank {late} of {len(ranks)} did not end within {seconds:g} s ({TIMEOUT} sets the limit)")
         rank = ranks.index(heard[0])
         if isinstance(heard[1], Ending):
-            raise CheckError(f"rank {rank} of {len(ranks)}{_why_ended(heard[1])}")
+            ended = f" ended with exit code {heard[1].exit_code} before it sent its results"
+            raise CheckError(f"rank {rank} of {len(ranks)}{f': {heard[1].error}' if heard[1].error else ended}")
         del waiting[rank]
         found[rank] = cast("list[Result]", heard[1])
     return [found[rank] for rank in range(len(ranks))]
-
-
-def _why_ended(ending: Ending) -> str:
-    if ending.error is not None:
-        return f": {ending.error}"
-    return f" ended with exit code {ending.exit_code} before it sent its results"
 
 
 def _joined(results: Sequence[Sequence[Result]]) -> list[Result]:

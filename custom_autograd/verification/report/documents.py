@@ -162,7 +162,8 @@ def _case(result: Result) -> ElementTree.Element:
         first = (result.accepted or result.message).partition("\n")[0]
         kind = "accepted" if result.accepted else result.code or result.check
         told = ElementTree.SubElement(case, ELEMENTS[result.status], {"type": _text(kind), "message": _text(first)})
-        told.text = _text(_body(result))
+        cause = f"\nwhy, probably: {result.cause}" if result.cause else ""
+        told.text = _text(f"{result.message}{cause}")
     if result.script:
         ElementTree.SubElement(case, "system-out").text = _text(f"A script that shows it:\n{result.script}")
     return case
@@ -172,10 +173,6 @@ def _properties(result: Result) -> Iterable[tuple[str, str]]:
     rows = {"code": result.code, "group": result.group, "seed": str(result.seed), "cause": result.cause}
     yield from ((key, value) for key, value in rows.items() if value)
     yield from ((f"measure: {name}", f"{value:.6g}") for name, value in result.measures.items())
-
-
-def _body(result: Result) -> str:
-    return "\n".join([result.message, *([f"why, probably: {result.cause}"] if result.cause else [])])
 
 
 def _seconds(seconds: float) -> str:
