@@ -61,7 +61,9 @@ class Autocast(Check):
         device_type = device_type_of(sample)
         if not torch.amp.is_autocast_available(device_type):
             raise NothingToCheckError(f"torch has no autocast for {device_type}")
-        single = _in_single(sample)
+        single = sample.map(  # float64, which autocast leaves alone, becomes float32 as well
+            lambda x: x.detach().to(torch.float32 if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
+        )
         try:
             plain = _run(target, single)
         except Exception as error:
@@ -71,13 +73,6 @@ class Autocast(Check):
         yield from _under_autocast(target, single, plain)
         for finding in _mixed(target, single):
             yield skipped(f"{ADVICE}: {finding.message}") if finding.status == "failed" else finding
-
-
-def _in_single(sample: Sample) -> Sample:
-    """Return the sample in float32; float64, which autocast leaves alone, becomes float32 as well."""
-    return sample.map(
-        lambda x: x.detach().to(torch.float32 if x.is_floating_point() else x.dtype).requires_grad_(x.requires_grad)
-    )
 
 
 def _run(target: Target, sample: Sample) -> Outcome:

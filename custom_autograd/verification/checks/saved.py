@@ -55,7 +55,8 @@ class Saved(Check):
         yield from _on_ctx(kept.node)
         yield measured(**{"bytes saved": float(_bytes(kept.tensors))})
         yield from _edited(target, call)
-        if not _is_generated(target):
+        record = record_of(target)  # a backward that is derived from the reference needs every input, read or not
+        if record is None or record.registrations.gradient_rules():
             yield from _unread(target, call)
 
 
@@ -111,12 +112,6 @@ def _on_ctx(node: Any) -> Iterator[Finding]:  # Any: torch types no ctx
 
 def _count(tensors: Sequence[Tensor]) -> str:
     return "a tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
-
-
-def _is_generated(target: Target) -> bool:
-    """Return True if the backward is derived from the reference, which needs every input whatever its formula reads."""
-    record = record_of(target)
-    return record is not None and not record.registrations.gradient_rules()
 
 
 # ------------------------------------------------------------------------------------------------- edits in place

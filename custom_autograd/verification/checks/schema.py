@@ -220,13 +220,9 @@ def _finding_of(test: str, outcome: object) -> Finding:
     if any(phrase in str(outcome) for phrase in SPARSE):
         return skipped(f"{test}: torch compiles no sparse tensor")
     refusal = find_refusal(outcome) if isinstance(outcome, BaseException) else None
-    return failed(f"{test}: {_cut(str(outcome).strip())}") if refusal is None else skipped(f"{test}: {refusal}")
-
-
-def _cut(text: str) -> str:
-    """Return the first lines; opcheck repeats its advice at length."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[:6])
+    lines = [line for line in str(outcome).strip().splitlines() if line.strip()]
+    first = "\n".join(lines[:6])  # opcheck repeats its advice at length
+    return failed(f"{test}: {first}") if refusal is None else skipped(f"{test}: {refusal}")
 
 
 TESTS = (

@@ -213,7 +213,11 @@ class _Slicing:
 
     def __init__(self, whole: WholeCall, dimension: CutDimension) -> None:
         self._whole, self._dimension = whole, dimension
-        self._inputs = self._spots_of_inputs()
+        self._inputs: dict[Key, Spot | None] = {
+            key: self._spot(item, key, tensor)
+            for item in whole.line.inputs
+            for key, tensor in tensors_of(item.name, whole.values[item.name])
+        }
         self._spots = {part: self._spot(whole.item(part), part[1], x) for part, x in whole.parts.items()}
 
     @property
@@ -234,11 +238,6 @@ class _Slicing:
             broken = find_broken(title, tensor, parts, self._spots[part], bounds, is_written=is_written)
             found += [] if broken is None else [(part, broken)]
         return found
-
-    def _spots_of_inputs(self) -> dict[Key, Spot | None]:
-        whole = self._whole
-        rows = [(item, tensors_of(item.name, whole.values[item.name])) for item in whole.line.inputs]
-        return {key: self._spot(item, key, tensor) for item, tensors in rows for key, tensor in tensors}
 
     def _spot(self, item: Item, key: Key, tensor: Tensor) -> Spot | None:
         return self._dimension.find_spot(item, tensor.shape, self._whole.sizes, key[1])

@@ -170,11 +170,7 @@ def _begins(dims: tuple[Factors, ...], wanted: list[Factors]) -> bool:
     """Return True if a tensor begins with these dimensions and has them nowhere else, or has none of them."""
     names = [dim[0] for dim in wanted]
     count = len(wanted) if list(dims[: len(wanted)]) == wanted else 0
-    return not _has_any(dims[count:], names)
-
-
-def _has_any(dims: tuple[Factors, ...], names: Collection[str | int]) -> bool:
-    return any(factor in names for dim in dims for factor in dim)
+    return not any(factor in names for dim in dims[count:] for factor in dim)
 
 
 def _written(tensor: DraftTensor, group: tuple[str, ...], along: Collection[str]) -> str:

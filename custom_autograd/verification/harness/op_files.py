@@ -259,7 +259,9 @@ def device_of(name: str) -> torch.device:
     except RuntimeError as error:
         do = f"{IMPORT_BACKEND}, for example in the file of the ops"
         raise CheckError(f"{name}: there is no device type of that name", do=do) from error
-    if not has_device(device.type) or not _has_index(device):
+    count = getattr(getattr(torch, device.type, None), "device_count", None)
+    has_index = device.index is None or count is None or device.index < count()
+    if not has_device(device.type) or not has_index:
         raise CheckError(f"{name}: there is no such device here")
     return device
 
@@ -270,8 +272,3 @@ def has_device(device_type: str) -> bool:
         return True
     module = getattr(torch, device_type, None)
     return bool(module is not None and hasattr(module, "is_available") and module.is_available())
-
-
-def _has_index(device: torch.device) -> bool:
-    count = getattr(getattr(torch, device.type, None), "device_count", None)
-    return device.index is None or count is None or device.index < count()

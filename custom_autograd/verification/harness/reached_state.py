@@ -71,7 +71,7 @@ class Walk:
         """Read what a callable reaches, if it is of a package of the author's."""
         for layer in layers_of(function):
             if isinstance(layer, functools.partial):
-                self._read_all(_numbered("argument", layer.args), frozenset(), package)
+                self._read_all(((f"argument {i}", row) for i, row in enumerate(layer.args)), frozenset(), package)
                 self._read_all(layer.keywords.items(), frozenset(), package)
             elif isinstance(layer, MethodType):
                 self._read("self", layer.__self__, names_in(layer.__func__.__code__), package)
@@ -222,10 +222,6 @@ def _defaults_of(function: FunctionType) -> Iterator[tuple[str, Any]]:  # Any: o
     positional = function.__code__.co_varnames[: function.__code__.co_argcount]
     yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
     yield from (function.__kwdefaults__ or {}).items()
-
-
-def _numbered(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:  # Any: as above
-    return ((f"{name} {position}", value) for position, value in enumerate(values))
 
 
 def _root_of(value: Any) -> str:  # Any: a function, a class or a module

@@ -188,7 +188,8 @@ def _candidates(sample: Sample) -> Iterator[Sample]:
         yield from _smaller(sample)  # what an integer tensor points at must not become smaller
     for decimals in (0, 1):
         rounded = sample.map(functools.partial(_rounded, decimals=decimals))
-        if _differs(rounded, sample):
+        pairs = zip(rounded.tensors(), sample.tensors(), strict=True)
+        if any(one is not other and not torch.equal(one, other) for one, other in pairs):
             yield rounded
 
 
@@ -203,8 +204,3 @@ def _rounded(tensor: Tensor, *, decimals: int) -> Tensor:
     if not tensor.is_floating_point() or tensor.layout != torch.strided:
         return tensor
     return tensor.detach().round(decimals=decimals).requires_grad_(tensor.requires_grad)
-
-
-def _differs(one: Sample, other: Sample) -> bool:
-    pairs = zip(one.tensors(), other.tensors(), strict=True)
-    return any(left is not right and not torch.equal(left, right) for left, right in pairs)

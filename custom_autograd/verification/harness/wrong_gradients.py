@@ -96,7 +96,8 @@ def look(
 ) -> Seen:
     """Look at every element of the gradient of one real input."""
     expected, is_kink = gradient(function, points, position, cotangents, precision)
-    is_wrong = _is_wrong(grad, expected, precision)
+    bound = 10 * (precision.absolute + precision.relative * expected.abs().max())
+    is_wrong = ~((grad - expected).abs() <= bound)
     return Seen(torch.where(is_kink, grad, expected), is_wrong & ~is_kink, is_wrong & is_kink)
 
 
@@ -106,11 +107,6 @@ def _cause(names: Sequence[str], grads: Sequence[Tensor], found: Sequence[Seen],
     named = [f"the gradient of '{name}'" for name in names]
     swap = find_swap(named, grads, expected, wrong[0], relative=1e-4)
     return swap or choose_cause([find_cause(grads[position], expected[position], relative=1e-4) for position in wrong])
-
-
-def _is_wrong(found: Tensor, expected: Tensor, precision: Precision) -> Tensor:
-    bound = 10 * (precision.absolute + precision.relative * expected.abs().max())
-    return ~((found - expected).abs() <= bound)
 
 
 def _growth(
@@ -177,7 +173,9 @@ def find_worst_entry(
         return None
     worst: JacobianEntry | None = None
     for position, name in enumerate(names):
-        for output, expected in enumerate(_numeric_columns(function, inputs, position, step)):
+        columns = [_column(function, inputs, position, index, step) for index in range(inputs[position].numel())]
+        # per output, the matrix of outputs by elements of one input, by central differences
+        for output, expected in enumerate(torch.stack(column, -1) for column in zip(*columns, strict=True)):
             if expected.is_complex():
                 return None
             found = _analytic_rows(function, inputs, position, output, expected)
@@ -230,12 +228,6 @@ def find_wrong_direction(
                 position,
             )
     return None
-
-
-def _numeric_columns(function: TensorsFunction, inputs: Sequence[Tensor], position: int, step: float) -> list[Tensor]:
-    """Return, per output, the matrix of outputs by elements of one input, by central differences."""
-    columns = [_column(function, inputs, position, index, step) for index in range(inputs[position].numel())]
-    return [torch.stack(column, -1) for column in zip(*columns, strict=True)]
 
 
 def _column(

@@ -72,14 +72,11 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("op", "rule", "operator", "noticed by")]
     for outcome in outcomes:
         if outcome.status in ("noticed", "survived"):
-            shown = "SURVIVED" if outcome.status == "survived" else _shown_names(outcome.noticed_by)
+            first, *others = outcome.noticed_by or ("a failure without a name",)
+            noticed = f"{first} and {len(others)} more" if others else first
+            shown = "SURVIVED" if outcome.status == "survived" else noticed
             rows.append((outcome.op, outcome.rule, outcome.operator, shown))
     return rows
-
-
-def _shown_names(names: Sequence[str]) -> str:
-    first = names[0] if names else "a failure without a name"
-    return first if len(names) < 2 else f"{first} and {len(names) - 1} more"
 
 
 def remarks_of(outcomes: Sequence[Outcome]) -> list[str]:

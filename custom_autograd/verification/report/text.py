@@ -158,7 +158,8 @@ def fold_findings(results: Sequence[Result]) -> list[Result]:
     """
     kinds: dict[tuple[str, ...], list[Result]] = {}
     for position, result in enumerate(results):
-        kind = _kind_of(result) if result.status == "failed" else (str(position),)
+        lines = dict.fromkeys(_kind(_split(line)[1]) for line in result.message.splitlines())
+        kind = (result.op, result.check, result.cause, *lines) if result.status == "failed" else (str(position),)
         kinds.setdefault(kind, []).append(result)
     return [_with_samples(same) for same in kinds.values()]
 
@@ -167,11 +168,6 @@ def _folded(lines: Sequence[str]) -> list[str]:
     labels = list(dict.fromkeys(label for line in lines[1:] if (label := _split(line)[0])))
     shown = ", ".join(labels[:MOST_LABELS]) + (", ..." if len(labels) > MOST_LABELS else "")
     return [lines[0], f"  and {len(lines) - 1} more of this kind" + (f": {shown}" if shown else "")]
-
-
-def _kind_of(result: Result) -> tuple[str, ...]:
-    kinds = dict.fromkeys(_kind(_split(line)[1]) for line in result.message.splitlines())
-    return result.op, result.check, result.cause, *kinds
 
 
 def _with_samples(same: Sequence[Result]) -> Result:
