@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -79,13 +78,6 @@ UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
 REFUSED = "the op refuses it"
 LOST = "it ends the process"
-
-
-def pairs(changes: Sequence[Change]) -> Iterator[Case]:
-    """Yield two switches together: a flag, a mode, a mask, or what is left out."""
-    for one, other in itertools.combinations([change for change in changes if change.is_switch], 2):
-        if one.key != other.key:
-            yield Case((one, other))
 
 
 def drawn(draw: random.Random, changes: Sequence[Change], stages: Sequence[int]) -> Case:

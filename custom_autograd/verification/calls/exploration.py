@@ -35,7 +35,7 @@ from custom_autograd.verification.calls.call import (
     leaves_of,
     run,
 )
-from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
+from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -163,7 +163,9 @@ class Explorer:
     def singles(self) -> Iterator[Case]:
         """Yield every change and every way alone, and switches in pairs, in turns of one of each kind."""
         changes, ways = self._free(), [Case((), way) for way in (PLAIN, *WAYS)]
-        kinds: dict[object, list[Case]] = {"way": ways, "pair": list(pairs(changes))}
+        switches = itertools.combinations([change for change in changes if change.is_switch], 2)
+        pairs = [Case((one, other)) for one, other in switches if one.key != other.key]
+        kinds: dict[object, list[Case]] = {"way": ways, "pair": pairs}
         for change in changes:
             kinds.setdefault(change.stage, []).append(Case((change,)))
         for row in itertools.zip_longest(*kinds.values()):

@@ -75,7 +75,10 @@ def output_names(target: Target, count: int) -> list[str]:
     """
     record = record_of(target)
     outputs = () if record is None else record.declaration.schema.outputs
-    everything = [(name_of_output(output, position), output) for position, output in enumerate(outputs)]
+    everything = [
+        (f"output {position}" if UNNAMED.fullmatch(output.name) else f"'{output.name}'", output)
+        for position, output in enumerate(outputs)
+    ]
     for chosen in (everything, [row for row in everything if not row[1].is_hidden]):
         names = spread(chosen, count)
         if len(names) == count:
@@ -88,11 +91,6 @@ def result_names(target: Target, sample: Sample, count: int) -> list[str]:
     leaves = sample.leaves()
     written = [f"written '{target.name_of(leaves[position])}'" for position in sorted(target.written_positions(sample))]
     return [*output_names(target, count - len(written)), *written]
-
-
-def name_of_output(output: Output, position: int) -> str:
-    """Return the name of an output in quotes, if its author gave it one."""
-    return f"output {position}" if UNNAMED.fullmatch(output.name) else f"'{output.name}'"
 
 
 def spread(rows: list[tuple[str, Output]], count: int) -> list[str]:

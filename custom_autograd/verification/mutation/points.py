@@ -44,8 +44,7 @@ class MutationPoint:
         style: how it is called.
         function: the function itself.
         results: the names of what it returns, in order, as far as they are known.
-        put: replaces it by another function.
-        restore: undoes that.
+        put: replaces it by another function, or by itself again.
         names: its parameters, where it is called by name.
         incoming: those among them that are incoming gradients or tangents.
     """
@@ -57,7 +56,6 @@ class MutationPoint:
     function: Function
     results: tuple[str, ...]
     put: Callable[[Function], None]
-    restore: Callable[[], None]
     names: tuple[str, ...] = ()
     incoming: frozenset[str] = frozenset()
 
@@ -73,7 +71,7 @@ class MutationPoint:
         try:
             yield
         finally:
-            self.restore()
+            self.put(self.function)
 
     def is_incoming(self, key: int | str) -> bool:
         """Return True if an argument, by its position or its keyword, is an incoming gradient or tangent."""
@@ -128,7 +126,7 @@ def _rules_of(record: OpRecord) -> Iterator[MutationPoint]:
     for drop_in in registered.all_of(DropInRule):
         results = tuple(record.declaration.schema.argument_names)
         yield MutationPoint(
-            record.name, "backward", "backward", "after ctx", drop_in.function, results, *_exchange(record, drop_in)
+            record.name, "backward", "backward", "after ctx", drop_in.function, results, _exchange(record, drop_in)
         )
     for jvp in registered.all_of(JvpRule):
         results = tuple(result.name for result in record.declaration.schema.differentiable_results)
@@ -141,12 +139,15 @@ def _named_rule(
     is_jvp = kind == "jvp"
     special = special_names(record.declaration.schema, with_grads=not is_jvp, with_tangents=is_jvp)
     incoming = frozenset(rule.names) & (set(special) - {NEEDS, META})
-    function, exchange = rule.function, _exchange(record, rule)
-    return MutationPoint(record.name, title, kind, "by name", function, results, *exchange, rule.names, incoming)
+    put = _exchange(record, rule)
+    return MutationPoint(record.name, title, kind, "by name", rule.function, results, put, rule.names, incoming)
 
 
-def _exchange(record: OpRecord, rule: PointRule) -> tuple[Callable[[Function], None], Callable[[], None]]:
-    return lambda function: _set_rule(record, replace(rule, function=function)), lambda: _set_rule(record, rule)
+def _exchange(record: OpRecord, rule: PointRule) -> Callable[[Function], None]:
+    def put(function: Function) -> None:
+        _set_rule(record, rule if function is rule.function else replace(rule, function=function))
+
+    return put
 
 
 def _set_rule(record: OpRecord, rule: PointRule) -> None:
@@ -158,14 +159,12 @@ def _set_rule(record: OpRecord, rule: PointRule) -> None:
 
 def _kernel_of(record: OpRecord, kernel: Kernel) -> MutationPoint:
     def put(function: Function) -> None:
-        record.kernels.add(replace(kernel, function=kernel.wrap(function), given=function), replace=True)
-
-    def restore() -> None:
-        record.kernels.add(kernel, replace=True)
+        other = replace(kernel, function=kernel.wrap(function), given=function)
+        record.kernels.add(kernel if function is kernel.given else other, replace=True)
 
     results = tuple(output.name for output in record.declaration.schema.fresh_outputs)
     title = f"kernel {kernel.title}"
-    return MutationPoint(record.name, title, "kernel", "arguments", kernel.given, results, put, restore)
+    return MutationPoint(record.name, title, "kernel", "arguments", kernel.given, results, put)
 
 
 def _of_definition(definition: verification.Definition) -> Iterator[MutationPoint]:
@@ -174,12 +173,11 @@ def _of_definition(definition: verification.Definition) -> Iterator[MutationPoin
     backward = definitions.backward_of(definition)
     if backward is not None:
         put = partial(definitions.set_backward, definition)
-        restore = partial(put, backward)
-        yield MutationPoint(target.name, "backward", "backward", "after ctx", backward, names, put, restore)
+        yield MutationPoint(target.name, "backward", "backward", "after ctx", backward, names, put)
     table = definitions.kernels_of(definition)
     for device, kernel in table.items():
         title, put = f"kernel {device or 'default'}", partial(table.__setitem__, device)
-        yield MutationPoint(target.name, title, "kernel", "arguments", kernel, (), put, partial(put, kernel))
+        yield MutationPoint(target.name, title, "kernel", "arguments", kernel, (), put)
 
 
 def _of_function(cls: type[torch.autograd.Function]) -> Iterator[MutationPoint]:
@@ -189,20 +187,21 @@ def _of_function(cls: type[torch.autograd.Function]) -> Iterator[MutationPoint]:
         if getattr(cls, attribute) is not getattr(torch.autograd.Function, attribute):
             style: Style = "arguments" if attribute == "forward" else "after ctx"
             results = names if kind == "backward" else ()
-            exchange = _exchange_method(cls, attribute)
-            yield MutationPoint(target.name, rule, kind, style, getattr(cls, attribute), results, *exchange)
+            found = getattr(cls, attribute)
+            put = _exchange_method(cls, attribute, found)
+            yield MutationPoint(target.name, rule, kind, style, found, results, put)
 
 
-def _exchange_method(cls: type, attribute: str) -> tuple[Callable[[Function], None], Callable[[], None]]:
+def _exchange_method(cls: type, attribute: str, found: Function) -> Callable[[Function], None]:
     before, is_own = inspect.getattr_static(cls, attribute), attribute in vars(cls)
 
-    def restore() -> None:
-        if is_own:
-            setattr(cls, attribute, before)
+    def put(function: Function) -> None:
+        if function is not found or is_own:
+            setattr(cls, attribute, before if function is found else staticmethod(function))
         else:
             delattr(cls, attribute)
 
-    return lambda function: setattr(cls, attribute, staticmethod(function)), restore
+    return put
 
 
 METHODS: tuple[tuple[str, str, Kind], ...] = (
