@@ -115,8 +115,9 @@ def refusal_of(target: Target, error: Exception) -> str | None:
 def judge_raised(text: str, error: Exception, *, cause: str = "") -> Finding:
     """Return a skip for what an op refuses, or torch by a limit of its own, else a failure, with a cause."""
     message = f"{text} {first_line(root_cause(error))}"
-    is_honest = find_refusal(error) is not None or is_limit_of_torch(error)
-    return skipped(message) if is_honest else failed(message, cause=cause)
+    if find_refusal(error) is not None:
+        return skipped(message)
+    return skipped(f"{message} (a limit of torch)") if is_limit_of_torch(error) else failed(message, cause=cause)
 
 
 def data_dependence(target: Target, sample: Sample) -> tuple[bool, bool]:
