@@ -27,8 +27,8 @@ from custom_autograd.verification.calls.call import (
     run,
 )
 from custom_autograd.verification.harness.comparison import is_same
-from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.settings import move_on
+from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -46,7 +46,7 @@ def plainly(target: Target, call: Call) -> Iterator[Outcome]:
 
 def varied(target: Target, call: Call) -> Call:
     """Return the call with other numbers, or as it is if the op refuses those: they are not the sample's."""
-    other = call.map(lambda x: x.detach() * 0.97 if can_have_gradient(x) else x.detach())
+    other = call.map(lambda x: x.detach() * 0.97 if has_arithmetic(x) else x.detach())
     with contextlib.suppress(Exception):
         run(target, target.call, other)
         return other

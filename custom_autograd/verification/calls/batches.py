@@ -12,9 +12,9 @@ from torch import Tensor
 
 from custom_autograd.verification.calls.call import Call, Outcome, UnfitError, Way, WrongError, contiguous
 from custom_autograd.verification.harness.base import find_refusal, first_line, rule_behind
-from custom_autograd.verification.harness.differentiable import TensorsFunction, can_have_gradient
+from custom_autograd.verification.harness.differentiable import TensorsFunction
 from custom_autograd.verification.harness.records import result_names
-from custom_autograd.verification.harness.sweeps import subsets
+from custom_autograd.verification.harness.sweeps import has_arithmetic, subsets
 from custom_autograd.verification.harness.targets import Function, Target
 from custom_autograd.verification.harness.tracing import TensorCall
 
@@ -122,7 +122,7 @@ def _looped(call: TensorsFunction, values: Sequence[Tensor], levels: Sequence[In
 
 def _vary(tensor: Tensor, step: int) -> Tensor:
     """Return the same tensor, scaled a little per step: signs, order and bounds of 1 stay, and so do integers."""
-    return tensor * (1 - 0.1 * step) if can_have_gradient(tensor) else tensor
+    return tensor * (1 - 0.1 * step) if has_arithmetic(tensor) else tensor
 
 
 def _level(dims: InDims, names: Sequence[str]) -> str:

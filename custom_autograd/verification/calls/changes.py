@@ -33,6 +33,7 @@ from custom_autograd.verification.calls.numbers import (
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
+    has_arithmetic,
     is_index,
     is_ordered,
     pinned_sizes,
@@ -152,7 +153,7 @@ def _with_one_more(tensor: Tensor) -> Tensor:
 
 
 def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Change]:
-    numbers = [i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided]
+    numbers = [i for i, x in enumerate(sample.tensors()) if has_arithmetic(x) and x.layout == torch.strided]
     ranges = [range_of(x) for x in sample.tensors()]
     kept = {i for i in numbers if is_ordered(sample.tensors()[i]) and not is_drawn(sample.tensors()[i])}
     for text, change, is_whole in VALUE_CHANGES:

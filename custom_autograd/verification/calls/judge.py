@@ -21,6 +21,7 @@ from custom_autograd.verification.calls.call import Call, Outcome, Plain, kept, 
 from custom_autograd.verification.harness.agreement import to_double
 from custom_autograd.verification.harness.comparison import format_element, widened
 from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import Function, Target
 
 ROUNDINGS: Mapping[torch.dtype, float] = {torch.float16: 4.0, torch.bfloat16: 4.0}
@@ -174,7 +175,7 @@ class Judge:
         floor = _cancelled(call, values, max((size for _, size in inputs), default=0.0))
         most = max((values[name].numel() for name in results_of(values)), default=0)
         is_finite = all(bool(widened(values[name]).isfinite().all()) for name in results_of(values))
-        numbers = [x for x, _ in inputs if can_have_gradient(x)]
+        numbers = [x for x, _ in inputs if has_arithmetic(x)]
         noise = NOISE * max((size for x, size in inputs if can_have_gradient(x)), default=0.0)
         has_nan, has_inf = (any(bool(of(x).any()) for x in numbers) for of in (torch.isnan, torch.isinf))
         is_masked = has_inf and not has_nan and not any(x.is_complex() or bool(x.isposinf().any()) for x in numbers)

@@ -17,10 +17,10 @@ from custom_autograd.verification.harness.agreement import (
     is_elementwise,
     without_dimensions,
 )
-from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
     elements_of,
     free_sizes,
+    has_arithmetic,
     is_ordered,
     pinned_sizes,
     resized,
@@ -92,7 +92,7 @@ def _undimensioned(sample: Sample) -> Sample | None:
 
 def jittered(tensor: Tensor) -> Tensor:
     """Return the tensor with numbers that differ where they were repeated: up to a tenth smaller, signs as they are."""
-    if not can_have_gradient(tensor) or tensor.layout != torch.strided or is_ordered(tensor):
+    if not has_arithmetic(tensor) or tensor.layout != torch.strided or is_ordered(tensor):
         return tensor
     generator = torch.Generator().manual_seed(tensor.numel())
     shrunk = 1 - 0.1 * torch.rand(tensor.shape, generator=generator, device="cpu").to(tensor.device)

@@ -25,7 +25,6 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.differentiable import (
     TensorFunction,
-    can_have_gradient,
     cotangents_like,
     function_of,
     require_gradient,
@@ -33,6 +32,7 @@ from custom_autograd.verification.harness.differentiable import (
     with_derivatives,
 )
 from custom_autograd.verification.harness.numerical import Precision, along_one, inner, precision_of
+from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import Target, call_on
 
 
@@ -80,7 +80,7 @@ def _changed(sample: Sample, texts: Sequence[str]) -> Iterator[tuple[str, Sample
 
 
 def _moved(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
-    is_number = can_have_gradient(tensor) and tensor.layout == torch.strided
+    is_number = has_arithmetic(tensor) and tensor.layout == torch.strided
     found = change(tensor.detach()) if is_number else None
     return tensor if found is None else found.requires_grad_(tensor.requires_grad)
 

@@ -46,7 +46,7 @@ from custom_autograd.verification.harness.differentiable import (
 from custom_autograd.verification.harness.reached_state import changes_in, state_of
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.settings import move_on, outside_torch
-from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
 from custom_autograd.verification.harness.targets import Target, call_on
 
 ROUNDS = 3
@@ -97,7 +97,7 @@ def _call_in(
 
 
 def _after_another_call(target: Target, sample: Sample, state: RandomState, first: Outcome) -> Finding:
-    other = sample.map(lambda x: x.detach() * 0.5 if x.is_floating_point() or x.is_complex() else x)
+    other = sample.map(lambda x: x.detach() * 0.5 if has_arithmetic(x) else x)
     before = kept(first)
     _call_in(target, other, state)
     difference = find_change(first, before)

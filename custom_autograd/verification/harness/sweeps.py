@@ -78,9 +78,15 @@ def is_index(tensor: Tensor) -> bool:
     return is_integral and tensor.layout == torch.strided and not tensor.is_quantized
 
 
+def has_arithmetic(tensor: Tensor) -> bool:
+    """Return True if the dtype is floating or complex and PyTorch calculates in it: it only stores 8-bit floats."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype.itemsize > 1
+
+
 def is_ordered(tensor: Tensor) -> bool:
     """Return True if a tensor of real numbers has one dimension and strictly ascends, as knots and edges do."""
-    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.dim() != 1 or tensor.numel() < 2:
+    is_real = has_arithmetic(tensor) and not tensor.is_complex()
+    if not is_real or tensor.layout != torch.strided or tensor.dim() != 1 or tensor.numel() < 2:
         return False
     flat = tensor.detach()
     return bool((flat[1:] > flat[:-1]).all())
@@ -201,6 +207,6 @@ def _smaller(sample: Sample) -> Iterator[Sample]:
 
 
 def _rounded(tensor: Tensor, *, decimals: int) -> Tensor:
-    if not tensor.is_floating_point() or tensor.layout != torch.strided:
+    if not has_arithmetic(tensor) or tensor.is_complex() or tensor.layout != torch.strided:
         return tensor
     return tensor.detach().round(decimals=decimals).requires_grad_(tensor.requires_grad)
