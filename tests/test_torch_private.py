@@ -218,6 +218,18 @@ def test_any_requires_grad_looks_into_lists():
     assert not functions.any_requires_grad(x, [x], None, 3)
 
 
+@each("layout", functions.COMPRESSED)
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_compressed_tensor_counts_its_conversion_as_writes_below_autograd(layout):
+    """If this fails, `COMPRESSED` is only needed to read their parts: versions tell of writes to them as well."""
+    sizes = (1, 1) if "bs" in str(layout) else None
+    x = torch.eye(2).to_sparse(layout=layout, blocksize=sizes)
+    with torch._C._AutoDispatchBelowAutograd():
+        x.to_dense()
+
+    assert x._version > 0
+
+
 def test_a_view_of_a_leaf_counts_as_a_leaf():
     x = torch.ones(2, requires_grad=True)
 

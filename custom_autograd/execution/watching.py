@@ -141,8 +141,9 @@ class Watcher:
         return watched
 
     def _state(self, tensor: Tensor) -> State:
-        version = None if tensor.is_inference() else version_of(tensor)
-        return version, checksum(tensor) if self._compares_contents else []
+        is_compressed = tensor.layout in functions.COMPRESSED
+        version = None if tensor.is_inference() or is_compressed else version_of(tensor)
+        return version, checksum(tensor) if self._compares_contents or is_compressed else []
 
     def _is_written(self, tensor: Tensor, before: State) -> bool:
         version, contents = self._state(tensor)
@@ -168,4 +169,4 @@ def _overlaps(written: list[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 
 State: TypeAlias = "tuple[int | None, Checksum]"
-"""How often a tensor was written to, if it counts that (one of inference mode does not), and its contents."""
+"""How often a tensor was written to, if that is known (not in inference mode, or if it is compressed); its contents."""

@@ -148,13 +148,17 @@ def version_of(tensor: Tensor) -> int:
     return tensor._version
 
 
+# In a kernel, `to_dense` counts as three writes to such a tensor: its version does not tell whether it was written to.
+COMPRESSED = (torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc)
+
+
 def sparse_parts(tensor: Tensor) -> list[Tensor]:
     """Return the strided tensors that a sparse tensor consists of; none for a tensor of another layout."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+    if tensor.layout in COMPRESSED[:2]:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+    if tensor.layout in COMPRESSED[2:]:
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return []
 

@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_map_only
 
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.definitions import is_foreign
+from custom_autograd.torch_private.functions import COMPRESSED
 
 Overload: TypeAlias = OpOverload
 """An op of the dispatcher; torch names the class in a private module only."""
@@ -179,8 +180,8 @@ def may_alias(overload: Overload) -> bool:
 
 
 def version_of(tensor: Tensor) -> int | None:
-    """Return how often a tensor was written to in place; None for an inference tensor, which does not count."""
-    return None if tensor.is_inference() else tensor._version
+    """Return how often a tensor was written to in place; None if that is unknown, as for an inference tensor."""
+    return None if tensor.is_inference() or tensor.layout in COMPRESSED else tensor._version
 
 
 def name_of_overload(overload: Overload) -> str:

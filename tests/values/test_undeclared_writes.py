@@ -219,3 +219,32 @@ def test_tensors_without_memory_have_no_checksum():
         fake = torch.ones(3)
 
     assert [[], [], []] == [checksum(torch.ones(3, device="meta")), checksum(fake), checksum(torch.ones(3).to_mkldnn())]
+
+
+@each("requires_grad", [False, True], ids=["constant", "recorded"])
+@pytest.mark.parametrize("layout", ["sparse", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_kernel_may_make_a_sparse_input_dense(layout, requires_grad):
+    """In a kernel PyTorch counts this as three writes to a compressed tensor."""
+    sizes = {"blocksize": (1, 1)} if layout.startswith("sparse_bs") else {}
+    op = custom_op(
+        "undeclared::reading", lambda a, x: a.to_dense() @ x, schema="(Tensor a, Tensor x) -> Tensor", replace=True
+    )
+    op.register_backward(lambda grad, a: {"a": None, "x": a.to_dense().T @ grad})
+    a = getattr(torch.eye(3), f"to_{layout}")(**sizes)
+    x = torch.ones(3, 2, requires_grad=requires_grad)
+
+    assert torch.equal(torch.ones(3, 2), op.overload(a, x))
+    assert torch.equal(torch.ones(3, 2), op(a, x))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_write_to_a_compressed_input_is_found():
+    def kernel(a: Tensor) -> Tensor:
+        a.values().mul_(2)
+        return torch.zeros(2)
+
+    op = custom_op("undeclared::rescaling", kernel)
+
+    with pytest.raises(KernelError, match="writes to its input 'a'"):
+        op(torch.eye(3).to_sparse_csr())
