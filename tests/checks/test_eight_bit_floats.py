@@ -62,3 +62,20 @@ def test_a_wrong_gradient_beside_8_bit_floats_is_found():
     assert {("directional", "failed"), ("gradcheck", "failed")} == {
         (result.check, result.status) for result in report.results
     }
+
+
+@custom_op("eight_bit_floats::store_", mutates_args=("cache",))
+def store_(cache: Tensor, x: Tensor, at: int) -> None:
+    cache[at].copy_(x)
+
+
+@store_.register_samples
+def _(make):
+    yield Sample(torch.zeros(3, 4).to(torch.float8_e4m3fn), make(4).detach(), 1)
+
+
+def test_an_op_that_writes_to_8_bit_floats_is_checked():
+    report = store_.check(checks=["schema", "determinism", "fake", "vmap", "explore=1s"], raise_on_failure=False)
+
+    assert report.ok, str(report)
+    assert {"schema", "fake", "explore"} <= {result.check for result in report.results if result.status == "passed"}

@@ -57,3 +57,27 @@ def test_sample_without_tensors_is_skipped_with_the_reason():
 
     assert "skipped" == result.status
     assert "opcheck needs a tensor among the arguments" in result.message
+
+
+@torch.library.custom_op("faults_opcheck::largest", mutates_args=())
+def largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, positions = x.max(-1)
+    return positions, values
+
+
+largest.register_fake(lambda x: (x.new_empty(x.shape[:-1], dtype=torch.int64), x.new_empty(x.shape[:-1])))
+largest.register_autograd(
+    lambda ctx, _, grad: torch.nn.functional.one_hot(ctx.positions, ctx.size) * grad.unsqueeze(-1),
+    setup_context=lambda ctx, inputs, output: (
+        setattr(ctx, "positions", output[0]),
+        setattr(ctx, "size", inputs[0].shape[-1]),
+    ),
+)
+
+
+def test_an_op_whose_first_result_is_of_integers_passes():
+    """Opcheck cannot add its second result to the first in place."""
+    result = result_of(largest, lambda make: [Sample(make(3, 4))])
+
+    assert "passed" == result.status
+    assert "test_aot_dispatch_static: opcheck adds up the results in the dtype of the first" in result.message

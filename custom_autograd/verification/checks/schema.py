@@ -28,7 +28,7 @@ from custom_autograd.verification.harness.comparison import find_difference, is_
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names
-from custom_autograd.verification.harness.sweeps import copy
+from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
 from custom_autograd.verification.harness.targets import Target, call_on, dense
 from custom_autograd.verification.harness.tracing import SPARSE
 
@@ -139,7 +139,7 @@ def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
     """Yield a failure for a declared argument that no variant writes to: it costs a copy in compiled graphs."""
     if not target.is_mutating:
         return
-    changes = (lambda x: x, lambda x: x * -3.7 if x.is_floating_point() or x.is_complex() else x)
+    changes = (lambda x: x, lambda x: x * -3.7 if has_arithmetic(x) else x)
     written: set[str] = set()
     for change in changes:
         variant = copy(sample).map(change)
@@ -219,6 +219,8 @@ def _finding_of(test: str, outcome: object) -> Finding:
         return skipped(f"{test}: the size of its results depends on the data")
     if any(phrase in str(outcome) for phrase in SPARSE):
         return skipped(f"{test}: torch compiles no sparse tensor")
+    if test.startswith("test_aot") and SUMMED in str(outcome):
+        return skipped(f"{test}: opcheck adds up the results in the dtype of the first, which is an integer")
     refusal = find_refusal(outcome) if isinstance(outcome, BaseException) else None
     lines = [line for line in str(outcome).strip().splitlines() if line.strip()]
     first = "\n".join(lines[:6])  # opcheck repeats its advice at length
@@ -232,6 +234,9 @@ TESTS = (
     "test_aot_dispatch_static",
     "test_aot_dispatch_dynamic",
 )
+
+SUMMED = "can't be cast to the desired output type Long"
+"""What torch raises where opcheck adds a floating result to one of integers, in place."""
 
 DATA_DEPENDENT = ("DataDependentOutputException", "DynamicOutputShapeException")
 """How torch reports that static shapes cannot express a result; the classes have no public name."""
