@@ -787,6 +787,15 @@ def test_what_a_size_was_is_no_condition():
         data = symbols.hint_of(torch.nonzero(sizes.fake(real, 1, {4})).shape[0])
 
     assert (12, 1, 7) == (found, data, symbols.hint_of(7))
+
+
+def test_sizes_that_only_data_can_compare_are_asserted_to_be_equal():
+    with symbols.symbolic_mode() as sizes:
+        count = torch.nonzero(sizes.fake(torch.ones(4), 0, {4})).shape[0]
+
+        assert symbols.are_asserted_equal((2, count), (2, 3))
+        assert not symbols.are_asserted_equal((count, 2), (3, 5))
+        assert 3 == count
     assert not sizes.is_fixed(4)
     assert sizes.holds_for({4: 5})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -98,6 +98,18 @@ def grad_dtype_of(tensor: Tensor) -> torch.dtype | None:
         return tensor.dtype
     found: torch.dtype | None = getattr(tensor, "grad_dtype", tensor.dtype)
     return found
+
+
+def is_same_shape(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return True if two shapes are equal; in a graph, sizes that depend on data are asserted to be when it runs."""
+    if len(one) != len(other):
+        return False
+    try:
+        return one == other
+    except Exception:  # noqa: BLE001 - the sizes that raise are compared again, which raises the same
+        from custom_autograd.torch_private.symbols import are_asserted_equal  # loads sympy
+
+        return are_asserted_equal(one, other)
 
 
 def is_wrapper(tensor: Tensor) -> bool:

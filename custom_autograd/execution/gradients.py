@@ -11,7 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import advise, advise_derivative, explicit_none, quote, show
-from custom_autograd.core.metadata import LOW_PRECISION, Metadata
+from custom_autograd.core.metadata import LOW_PRECISION, Metadata, is_same_shape
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.schema.named_tuples import in_order_of
@@ -180,12 +180,13 @@ class GradientReader:
         return gradient
 
     def _check_shape(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
-        if gradient.shape != metadata.shape:
+        shapes = gradient.shape, metadata.shape
+        if not is_same_shape(*shapes):
             raise self._error(
                 f"the gradient of {label} has the wrong shape",
                 expected=f"{tuple(metadata.shape)}, the shape of {label}",
                 found=str(tuple(gradient.shape)),
-                do=_advise_shape(label, tuple(gradient.shape), tuple(metadata.shape)),
+                do=None if _depends_on_data(gradient) else _advise_shape(label, *map(tuple, shapes)),
             )
 
     def _check_kind(self, label: str, gradient: Tensor, metadata: Metadata) -> None:
@@ -216,7 +217,8 @@ def _is_plainly_fit(gradient: Gradient, known: Metadata) -> bool:
     """Return True for a strided tensor that no check could refuse."""
     if type(gradient) is not Tensor or gradient.layout is not known.layout:
         return False
-    return gradient.shape == known.shape and gradient.dtype == known.dtype and gradient.device == known.device
+    is_alike = gradient.dtype == known.dtype and gradient.device == known.device
+    return is_alike and is_same_shape(gradient.shape, known.shape)
 
 
 def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
@@ -224,7 +226,7 @@ def are_fit(gradients: Any, needs: Sequence[bool], like: Sequence[Any]) -> bool:
     if type(gradients) is not list or len(gradients) != len(needs):
         return False
     for gradient, needed, one in zip(gradients, needs, like, strict=True):
-        if not needed or type(gradient) is not Tensor or gradient.shape != one.shape:
+        if not needed or type(gradient) is not Tensor or not is_same_shape(gradient.shape, one.shape):
             return False
         if gradient.dtype != one.dtype or gradient.device != one.device:
             return False
@@ -238,7 +240,7 @@ def has_needed(result: Mapping[str, Any], names: frozenset[str], needs: Mapping[
 
 def sum_to_shape(gradient: Tensor, shape: torch.Size) -> Tensor:
     """Reduce a broadcast gradient to its input's shape, as the autograd engine does."""
-    return gradient if gradient.shape == shape else gradient.sum_to_size(shape)
+    return gradient if is_same_shape(gradient.shape, shape) else gradient.sum_to_size(shape)
 
 
 def _can_have_gradient(metadata: Metadata | None) -> bool:
@@ -257,6 +259,15 @@ def _advise_dtype(found: torch.dtype, metadata: Metadata) -> str:
         return conversion
     policy = f"op.register_autocast({metadata.device.type!r}, 'keep')"
     return f"{conversion}; or {policy}, which keeps autocast out of op and rule"
+
+
+def _depends_on_data(gradient: Tensor) -> bool:
+    """Return True if sizes of a tensor in a graph follow from data, so that they cannot be compared one by one."""
+    if all(type(size) is int for size in gradient.shape):
+        return False
+    from custom_autograd.torch_private.symbols import symbols_in  # loads sympy
+
+    return bool(symbols_in(gradient))
 
 
 def _advise_shape(label: str, found: tuple[int, ...], expected: tuple[int, ...]) -> str | None:

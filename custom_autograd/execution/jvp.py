@@ -19,7 +19,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, GradientUnavailable, Origin
 from custom_autograd.core.messages import quote
-from custom_autograd.core.metadata import metadata_of
+from custom_autograd.core.metadata import is_same_shape, metadata_of
 from custom_autograd.execution.gradients import sum_to_shape
 from custom_autograd.execution.plan import Plan
 from custom_autograd.execution.tangents import TangentMemory, TangentReader, flat
@@ -79,7 +79,7 @@ class Jvp:
 
     def read_one(self, found: Any, like: Tensor, given: Sequence[Tensor | None]) -> Tensor:
         """Return the one tangent that the rule returned in a call that records nothing."""
-        is_plain = type(found) is Tensor and found.shape == like.shape and found.dtype == like.dtype
+        is_plain = type(found) is Tensor and found.dtype == like.dtype and is_same_shape(found.shape, like.shape)
         if not is_plain or found.requires_grad:
             (name,) = self.results
             read = filled(self._reader.read(found, {name: metadata_of(like)}).get(name), like)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.messages import advise, advise_derivative, explicit_none, quote
+from custom_autograd.core.metadata import is_same_shape
 from custom_autograd.execution.plan import Plan
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.schema.named_tuples import in_order_of
@@ -51,7 +52,7 @@ class TangentReader:
                         found=f"an output of {known.dtype}",
                         do=f"leave '{name}' out, or return '{name}': None",
                     )
-                if one.shape != known.shape or one.dtype != known.dtype:
+                if one.dtype != known.dtype or not is_same_shape(one.shape, known.shape):
                     raise self._error(
                         f"the tangent of '{name}' does not match the output",
                         expected=f"{tuple(known.shape)}, {known.dtype}",

@@ -13,6 +13,7 @@ SymInt.node.hint        what a size was when the graph was traced
 - `DataDependentOutputException`: raised if a number is read from a fake tensor.
 - `GuardOnDataDependentSymNode`: raised if a symbol for data is to be a number. Dynamo breaks the graph at these two, if
   it may; at any other error of a fake it raises. `cond` is what torch.export makes a suggestion of, if it is a Boolean.
+- `torch._check`: asserts what only data can decide; the graph is traced as if it held.
 - `symbolic_shapes.free_unbacked_symbols`: the symbols for data that the sizes of tensors have.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -134,6 +135,19 @@ def needs_data(error: Exception) -> bool:
     """Return True if an error says that a value was read from a tensor that has none."""
     is_of_class = isinstance(error, (DataDependentOutputException, GuardOnDataDependentSymNode))
     return is_of_class or any(text in str(error) for text in WITHOUT_DATA)
+
+
+def are_asserted_equal(sizes: Sequence[int], others: Sequence[int]) -> bool:
+    """Return True if sizes are equal. What only data can decide is asserted, as the autograd engine does."""
+    return all(map(_is_asserted_equal, sizes, others))
+
+
+def _is_asserted_equal(size: int, other: int) -> bool:
+    try:
+        return bool(size == other)
+    except GuardOnDataDependentSymNode:
+        torch._check(size == other)
+        return True
 
 
 def symbols_in(result: Any) -> frozenset[Any]:  # Any: what a fake returned; a sympy.Symbol has no annotations
