@@ -277,3 +277,25 @@ def test_a_failure_whose_cause_cannot_be_looked_for_stays_a_failure(monkeypatch)
 
     assert "failed" == result.status
     assert "the gradient of" in result.message
+
+
+class FirstColumns(Function):
+    """The product of the first two columns; the backward takes no more than those."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x[:, 0] * x[:, 1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return x * 0 + torch.stack([grad * x[:, 1], grad * x[:, 0]], -1)
+
+
+def test_a_backward_that_raises_for_a_size_that_the_forward_takes_is_named_with_the_size():
+    result = result_of(FirstColumns, (5, 2))
+
+    assert "failed" == result.status
+    assert result.message.startswith("size 2 -> 256: the backward raises RuntimeError: The size of tensor a (256)")
+    assert "a kernel that meets a case it was not written for" == result.cause

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.agreement import UNMET
 from custom_autograd.verification.harness.base import (
     PASSED,
     Finding,
     failed,
+    find_refusal,
     first_line,
     skipped,
 )
@@ -85,7 +87,13 @@ def look_along(function: TensorFunction, label: str) -> Iterator[Finding]:
     if label and not any(output.numel() for output in outputs):
         return  # a size among the arguments is 0, and indices point to nothing
     cotangents = cotangents_like(outputs)
-    grads = vector_jacobian(function, inputs, cotangents)
+    try:
+        grads = vector_jacobian(function, inputs, cotangents)
+    except Exception as error:
+        if not label or find_refusal(error) is not None:
+            raise
+        yield failed(f"{label}the backward raises {first_line(error)}", cause=UNMET)
+        return
     try:
         precision = precision_of(function, inputs)
         if label and precision != FLOAT64:
