@@ -1,7 +1,9 @@
 """Each private name of torch that torch_private/ spells exists, and still does what its line there says."""
 
 import enum
+import functools
 import inspect
+import operator
 import sys
 import threading
 import types
@@ -155,7 +157,7 @@ def test_autocast_is_off_without_its_key():
         assert torch.is_autocast_enabled("cpu")
 
 
-@each("heed", [dispatch._heed_lazy_bits, dispatch.heed_lazy_bits])
+@each("heed", [dispatch._with_keys_restored, dispatch.with_keys_restored])
 def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out(heed):
     x = torch.tensor([1 + 2j])
     assert not dispatch.are_lazy_bits_ignored()
@@ -168,6 +170,19 @@ def test_lazy_bits_are_heeded_again_where_their_keys_are_left_out(heed):
         with pytest.raises(KeyError):
             heed({}.__getitem__, "absent")
         assert dispatch.are_lazy_bits_ignored()
+
+
+@each("call", [dispatch._with_keys_restored, dispatch.with_keys_restored])
+def test_transforms_work_again_where_their_keys_are_left_out(call):
+    def squares_gradient(x):
+        return torch.func.grad(lambda x: (x * x).sum())(x).tolist()
+
+    left_out = functools.reduce(operator.or_, map(dispatch.KeySet, dispatch.TRANSFORMS))
+    with torch._C._ExcludeDispatchKeyGuard(left_out):
+        with pytest.raises(RuntimeError):
+            squares_gradient(torch.ones(2))
+
+        assert [2.0, 2.0] == call(squares_gradient, torch.ones(2))
 
 
 def test_every_device_type_has_a_key():

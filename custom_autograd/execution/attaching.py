@@ -85,9 +85,10 @@ def _backend(record: OpRecord, device_type: str | None) -> Callable[..., Any]:  
             for listener in record.when_called:
                 listener(record)
         try:
-            # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b: tests/dispatch/test_lazy_views.py.
+            # Below a TorchDispatchMode a kernel would compute a * b.conj() as a * b, and torch.func would raise in it:
+            # tests/dispatch/test_lazy_views.py and test_transforms_in_kernels.py.
             if are_lazy_bits_ignored():
-                return dispatch.heed_lazy_bits(run, *args, **kwargs)
+                return dispatch.with_keys_restored(run, *args, **kwargs)
             return run(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
             raise_if_any(explain(record, error, partial(Binder(record.declaration.schema).raw, *args, **kwargs)), error)

@@ -27,7 +27,7 @@ from custom_autograd.core.messages import show
 from custom_autograd.execution.kernel_call import is_arithmetic
 from custom_autograd.kernels import native_kernels
 from custom_autograd.torch_private.definitions import ask_native, changes
-from custom_autograd.torch_private.dispatch import heed_with
+from custom_autograd.torch_private.dispatch import restore_keys_with
 from custom_autograd.torch_private.functions import find_with
 
 VARIABLE = "CUSTOM_AUTOGRAD_NATIVE"
@@ -83,7 +83,7 @@ class Library:
                     raise
                 find_with(self.module.running_context)
                 ask_native(self.module.is_own)
-                heed_with(self.module.heed_lazy_bits)
+                restore_keys_with(self.module.with_keys_restored)
                 self.module.read_code_by(is_arithmetic)
                 torch.autograd.graph.Node.register(self.module.Node)
                 native_kernels.serve_by(partial(_serve, self.module), path)

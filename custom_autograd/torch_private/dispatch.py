@@ -58,6 +58,13 @@ BELOW_VERSIONING = _C._after_ADInplaceOrView_keyset
 below_autograd = _C._AutoDispatchBelowAutograd
 KeySet = _C.DispatchKeySet
 LAZY = (_C.DispatchKey.Conjugate, _C.DispatchKey.Negative, _C.DispatchKey.ZeroTensor)
+TRANSFORMS = (
+    _C.DispatchKey.FuncTorchDynamicLayerFrontMode,
+    _C.DispatchKey.FuncTorchDynamicLayerBackMode,
+    _C.DispatchKey.FuncTorchGradWrapper,
+    _C.DispatchKey.FuncTorchBatched,
+    _C.DispatchKey.FuncTorchVmapMode,
+)
 
 
 def _bits(*names: str) -> int:
@@ -95,21 +102,21 @@ are_lazy_bits_ignored = functools.partial(_C._dispatch_tls_is_dispatch_key_exclu
 """Return True if operations would read a lazily conjugated or negated tensor as if it were not."""
 
 
-def _heed_lazy_bits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as the function says
+def _with_keys_restored(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:  # Any: as it says
     with _C._PreserveDispatchKeyGuard():
-        for key in LAZY:
+        for key in (*LAZY, *TRANSFORMS):
             _C._dispatch_tls_set_dispatch_key_excluded(key, False)
         return function(*args, **kwargs)
 
 
-heed_lazy_bits: Callable[..., Any] = _heed_lazy_bits
-"""Call a function in which operations conjugate and negate lazily."""
+with_keys_restored: Callable[..., Any] = _with_keys_restored
+"""Call a function in which operations conjugate and negate lazily, and `torch.func` transforms what it is given."""
 
 
-def heed_with(heed: Callable[..., Any]) -> None:
-    """Set what `heed_lazy_bits` is: a function of the native library that was loaded, in a tenth of the time."""
-    global heed_lazy_bits
-    heed_lazy_bits = heed
+def restore_keys_with(call: Callable[..., Any]) -> None:
+    """Set what `with_keys_restored` is: a function of the native library that was loaded, in a tenth of the time."""
+    global with_keys_restored
+    with_keys_restored = call
 
 
 is_any_autocast_enabled: Callable[[], bool] = _C._is_any_autocast_enabled

@@ -268,12 +268,18 @@ PyObject* running_context(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// heed_lazy_bits(function, *args, **kwargs): calls a function in which operations conjugate and negate lazily.
-PyObject* heed_lazy_bits(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+// with_keys_restored(function, *args, **kwargs): calls a function in which operations conjugate and negate lazily, and
+// torch.func transforms what it is given. The handler of a TorchDispatchMode runs without the keys for either.
+PyObject* with_keys_restored(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   HANDLE_TH_ERRORS
   auto keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-                                                         c10::DispatchKey::ZeroTensor});
+                                                         c10::DispatchKey::ZeroTensor,
+                                                         c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                                         c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                                                         c10::DispatchKey::FuncTorchGradWrapper,
+                                                         c10::DispatchKey::FuncTorchBatched,
+                                                         c10::DispatchKey::FuncTorchVmapMode});
   c10::impl::ForceDispatchKeyGuard guard(keys);
   return PyObject_Vectorcall(given[0], given + 1, count - 1, names);
   END_HANDLE_TH_ERRORS
@@ -291,7 +297,7 @@ PyMethodDef functions[] = {
     {"read_code_by", read_code_by, METH_O, nullptr},
     {"take_over", take_over, METH_VARARGS, nullptr},
     {"running_context", running_context, METH_NOARGS, nullptr},
-    {"heed_lazy_bits", reinterpret_cast<PyCFunction>(heed_lazy_bits), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"with_keys_restored", reinterpret_cast<PyCFunction>(with_keys_restored), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "call", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
