@@ -80,3 +80,26 @@ def test_a_written_input_that_is_declared_to_carry_no_gradient_passes():
     samples = [Sample(torch.randn(4, 3, requires_grad=True), torch.randn(3))]
 
     assert {"passed"} == {verdict(name, samples)(tracked).status for name in ("non_differentiable", "gradcheck")}
+
+
+def softmax_with_hidden(name, *, once_differentiable):
+    @custom_op(f"faults_non_differentiable::{name}", outputs=("y", "lse"), hidden=("lse",), non_differentiable=("lse",))
+    def softmax(x: Tensor) -> tuple[Tensor, Tensor]:
+        lse = torch.logsumexp(x, -1, keepdim=True)
+        return torch.exp(x - lse), lse
+
+    @softmax.register_backward(once_differentiable=once_differentiable)
+    def _(grad_y, x, lse):
+        y = torch.exp(x - lse)
+        return y * (grad_y - (grad_y * y).sum(-1, keepdim=True))
+
+    return softmax
+
+
+def test_a_hidden_output_without_a_gradient_passes_if_there_is_no_second_derivative():
+    """It carries a gradient in second derivatives alone, and would be silently a constant there."""
+    samples = [Sample(torch.randn(2, 3, dtype=torch.float64, requires_grad=True))]
+    once = softmax_with_hidden("once", once_differentiable=True)
+    twice = softmax_with_hidden("twice", once_differentiable=False)
+
+    assert ["passed", "failed"] == [verdict("gradcheck", samples)(op).status for op in (once, twice)]

@@ -10,6 +10,7 @@ from torch.autograd import gradcheck
 from torch.autograd.gradcheck import GradcheckError
 
 from custom_autograd.core.errors import CustomAutogradError
+from custom_autograd.execution.plan import plan_of
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -36,6 +37,7 @@ from custom_autograd.verification.harness.differentiable import (
     without,
 )
 from custom_autograd.verification.harness.numerical import FLOAT64, Precision, call_nearby, hidden_noise, precision_of
+from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import subsets
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.wrong_gradients import (
@@ -62,7 +64,7 @@ class Gradcheck(OfInputs):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Check visible outputs first, then hidden ones, where a gradient through them is defined at all."""
         yield from _check(self._narrowed(function_of(target, sample)), has_subsets=self.only is None)
-        if target.hidden:
+        if target.hidden and not _is_once_differentiable(target):
             function = self._narrowed(function_of(target, sample, is_full=True))
             yield from _check_hidden(function, has_subsets=self.only is None)
 
@@ -105,6 +107,12 @@ def _is_finite_nearby(function: TensorFunction, inputs: Sequence[Tensor]) -> boo
         here = function(*(x.detach() for x in inputs))
     moved = [here, *(call_nearby(function, functools.partial(torch.full_like, fill_value=sign)) for sign in (-1, 1))]
     return all(bool(torch.isfinite(y).all()) for outputs in moved for y in outputs)
+
+
+def _is_once_differentiable(target: Target) -> bool:
+    """Return True if a gradient through hidden outputs, which only a second derivative has, is refused."""
+    record = record_of(target)
+    return record is not None and plan_of(record).once_differentiable is not None
 
 
 def _check_hidden(function: TensorFunction, *, has_subsets: bool) -> Iterator[Finding]:
