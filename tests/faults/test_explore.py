@@ -259,3 +259,19 @@ def test_which_of_equal_numbers_comes_first_is_the_choice_of_an_op_without_a_ref
     (result,) = check(sorted_rows, lambda make: [Sample(make(3, 4))], checks=[case], isolated=False).results
 
     assert ("passed", "") == (result.status, result.message)
+
+
+@custom_op("faults_explore::dropout", tags=torch.Tag.nondeterministic_seeded)
+def dropout(x: Tensor, training: bool = True, scale: float = 2.0) -> Tensor:
+    return scale * torch.nn.functional.dropout(x, 0.5, training)
+
+
+dropout.register_fake(lambda x, training=True, scale=2.0: torch.empty_like(x))
+
+
+def test_an_op_that_draws_random_numbers_for_another_flag_alone_passes():
+    """Each call draws its own, so that no two compare; the others do."""
+    result = result_of(dropout, samples=lambda make: [Sample(make(4, 3).detach(), training=False)])
+
+    assert ("passed", "") == (result.status, result.message)
+    assert result.measures["judged"] > 0

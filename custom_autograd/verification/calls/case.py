@@ -77,6 +77,7 @@ class Verdict:
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
 REFUSED = "the op refuses it"
+DRAWS = "it draws random numbers"
 LOST = "it ends the process"
 
 

@@ -35,7 +35,7 @@ from custom_autograd.verification.calls.call import (
     leaves_of,
     run,
 )
-from custom_autograd.verification.calls.case import LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
+from custom_autograd.verification.calls.case import DRAWS, LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -62,6 +62,7 @@ from custom_autograd.verification.harness.agreement import (
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import able_positions, differentiable_positions
+from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
 
@@ -223,8 +224,13 @@ class Explorer:
         written = [position for position in self._put_back(call, before) if position not in self._known]
         if written and said is None:
             name = self.target.name_of(call.sample.leaves()[written[0]])
-            said = Fault(name, f"the op writes to '{name}', which it does not declare")
-        return Verdict(case, said or fault)
+            return Verdict(case, Fault(name, f"the op writes to '{name}', which it does not declare"))
+        return self._verdict(case, call, said or fault)
+
+    def _verdict(self, case: Case, call: Call, found: Fault | None) -> Verdict:
+        """Return the verdict on a case; none if only this case draws random numbers, as with training=True."""
+        is_drawing = found is not None and call.state is None and is_random(self.target, call.sample)
+        return Verdict(case, reason=DRAWS) if is_drawing else Verdict(case, found)
 
     def _put_back(self, call: Call, before: Sequence[Tensor]) -> list[int]:
         """Return which inputs were written to although the op does not declare it; they are as before afterwards."""

@@ -15,7 +15,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
-from custom_autograd.verification.calls.case import UNFIT, UNKNOWN, Case, Verdict
+from custom_autograd.verification.calls.case import DRAWS, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import VALUES, Change
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.judge import Fault
@@ -73,7 +73,7 @@ class Row(Check):
     is_of_changes: ClassVar[bool] = False
     nothing: ClassVar[str] = "no change fits the sample"
     why_not_random: ClassVar[str] = ""
-    why_not_generator: ClassVar[str] = "it draws random numbers"
+    why_not_generator: ClassVar[str] = DRAWS
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference, where the row asks for it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from custom_autograd.core.durations import seconds_in
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.call_arguments import missing_optionals, with_optionals, without_optionals
+from custom_autograd.verification.calls.case import DRAWS
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (
@@ -83,7 +84,7 @@ class Explore(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding: the smallest case that is wrong, or how many were drawn."""
         if is_random(target, sample):
-            raise NothingToCheckError("it draws random numbers")
+            raise NothingToCheckError(DRAWS)
         if self.case is not None:
             yield _look_again(self._explorer(target, sample), self.case)
             return
