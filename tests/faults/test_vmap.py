@@ -303,6 +303,18 @@ def test_an_op_that_refuses_the_slices_of_a_batch_passes_where_it_takes_them():
     assert "the op refuses a slice (ValueError: 'x' must be contiguous)" in result.message
 
 
+@custom_op("faults_vmap::writes_to_one_layout", mutates_args=("x",))
+def writes_to_one_layout(x: torch.Tensor) -> None:
+    x.view(-1).mul_(2)
+
+
+def test_an_op_that_refuses_to_write_to_the_slices_of_a_batch_passes_where_it_takes_them():
+    result = result_of(writes_to_one_layout, [Sample(torch.randn(3, 4))])
+
+    assert ("passed", "") == (result.status, result.cause)
+    assert "the op refuses a slice (RuntimeError: view size is not compatible" in result.message
+
+
 def test_number_that_depends_on_data_is_skipped():
     op = custom_op(
         "faults_vmap::count", lambda x: (x * 1, int((x > 1.9).sum())), schema="(Tensor x) -> (Tensor, SymInt)"

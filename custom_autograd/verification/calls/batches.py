@@ -64,7 +64,9 @@ class Batching:
             with torch.no_grad():
                 found = batched(*values)
         except Exception as error:
-            _distinguish(target, error, lambda: _looped(one, values, self.levels))
+            # On the slices themselves, written ones too: a clone of a slice would have strides of its own.
+            copies = [x.clone() for x in values]
+            _distinguish(target, error, lambda: _looped(one.on, copies, self.levels))
             raise
         yield dict(zip(result_names(target, call.sample, len(found)), found, strict=True))
 

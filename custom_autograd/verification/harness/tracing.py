@@ -72,8 +72,12 @@ class TensorCall:
         leaves = self.sample.leaves()
         written = [self.target.argument_of(leaf).is_mutated for leaf in leaves]
         values = [x.clone() if is_written else x for x, is_written in zip(tensors, written, strict=True)]
-        outputs = call_on(self.target.call, self.sample.with_tensors(values))
+        outputs = self.on(*values)
         return outputs + tuple(x for x, is_written in zip(values, written, strict=True) if is_written)
+
+    def on(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of a call on these very tensors, which it may write to."""
+        return call_on(self.target.call, self.sample.with_tensors(tensors))
 
 
 def require_no_generator(sample: Sample) -> None:
