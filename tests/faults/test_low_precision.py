@@ -7,6 +7,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.checks import low_precision
 
 result_of = verdict("low_precision", lambda make: [Sample(make(4, 8), make(8))])
 
@@ -43,6 +44,21 @@ class RefusesHalf(Scaled):
         if x.dtype == torch.float16:
             raise TypeError("'x' is float16")
         return Scaled.forward(ctx, x, w)
+
+
+def test_long_sums_that_take_long_are_computed_in_one_dtype(monkeypatch):
+    compute = low_precision._check
+
+    def computed(target, sample, dtype, budget, label):
+        yield from compute(target, sample, dtype, budget, label)
+        monkeypatch.setattr(low_precision, "LONGEST", -1 if label else 60)
+
+    monkeypatch.setattr(low_precision, "_check", computed)
+    result = verdict("low_precision", lambda make: [Sample(make(4), make())])(AccumulatesInLowPrecision)
+
+    assert "failed" == result.status
+    assert "bfloat16, size 4 -> 4099: gradient of 'w' has a relative error" in result.message
+    assert "error, float32, size 4 -> 4099" not in result.measures
 
 
 def test_sums_in_float32_pass_with_their_errors_measured():

@@ -6,6 +6,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.checks import recompilation
 
 state = {"calls": 0}
 
@@ -95,6 +96,14 @@ def test_fake_that_makes_a_number_of_a_size_fails():
     assert "failed" == result.status
     assert "5 sizes compile 5 graphs instead of a static and a dynamic one" in result.message
     assert "the guard that fails: tensor 'x' size mismatch at index 0. expected 20, actual 28" in result.message
+
+
+def test_what_takes_long_to_compile_is_not_compiled_for_more_sizes(monkeypatch):
+    monkeypatch.setattr(recompilation, "MOST_SECONDS", -1)
+    result = result_of(FIXES_SIZE)
+
+    assert "skipped" == result.status
+    assert "three sizes compile three graphs, in 0 CPU-seconds: more are not tried" in result.message
 
 
 def test_backward_that_makes_a_number_of_a_size_fails():

@@ -50,8 +50,8 @@ MOST_NUMBERS = 2
 """How many numbers among the arguments are varied, one by one: each costs two or three compilations."""
 
 
-MOST_SECONDS = 20
-"""CPU time of the calls of several sizes, s, above which no number is varied."""
+MOST_SECONDS = 10
+"""CPU time of the calls of several sizes, s, above which there are no more of them, and no number is varied."""
 
 
 class Recompilation(Check):
@@ -143,7 +143,7 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
     calls = _larger(target, sample, FACTORS)
     if not calls:
         return skipped("the op takes no sizes but those of the sample")
-    trial = Trial(target, target.call)
+    trial, begun = Trial(target, target.call), time.process_time()
     for call in [sample, *calls]:
         difference = trial.run(call)
         if difference is not None:
@@ -151,6 +151,9 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
     again = _check_again(trial, [sample, *calls])
     if trial.graphs <= 2 or again is not PASSED:
         return again
+    spent = time.process_time() - begun
+    if spent > MOST_SECONDS:
+        return skipped(f"three sizes compile three graphs, in {spent:.0f} CPU-seconds: more are not tried")
     more, before = _larger(target, sample, MORE_FACTORS), trial.graphs
     for call in more:
         trial.run(call)
