@@ -12,6 +12,8 @@ A rule that returns None says that the gradient is zero everywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import is_not
 from typing import Any, NoReturn
 
 import torch
@@ -122,7 +124,7 @@ class Jvp:
         leaves, lengths = flatten_values([*map(results.__getitem__, names)])
         zeros = list(map(_seed, leaves))
         grads = {**dict.fromkeys(self.results), **dict(zip(names, restore(zeros, lengths), strict=True))}
-        seeds = [one for one in zeros if one is not None]
+        seeds: list[Any] = [*filter(partial(is_not, None), zeros)]  # Any: tensors
         # Forward mode saves nothing: what this does for a moment is not for the caller's hooks. What the graph of the
         # tangents holds is.
         with without_hooks() as kept:

@@ -204,4 +204,5 @@ def test_check_shows_the_error():
     report = summed.check([Sample(X)], checks=["vmap"], raise_on_failure=False)
 
     assert "failed" == report.results[0].status
-    assert "return the hidden output 'lse' as well" in report.results[0].message
+    assert "the vmap rule returns the wrong number of outputs" in report.results[0].message
+    assert "return the hidden output 'lse' as well" in report.results[0].cause

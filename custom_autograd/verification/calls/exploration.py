@@ -229,7 +229,10 @@ class Explorer:
 
     def _verdict(self, case: Case, call: Call, found: Fault | None) -> Verdict:
         """Return the verdict on a case; none if only this case draws random numbers, as with training=True."""
-        is_drawing = found is not None and call.state is None and is_random(self.target, call.sample)
+        is_drawing = False
+        if found is not None and call.state is None:
+            with contextlib.suppress(Exception):  # what raises draws nothing
+                is_drawing = is_random(self.target, call.sample)
         return Verdict(case, reason=DRAWS) if is_drawing else Verdict(case, found)
 
     def _put_back(self, call: Call, before: Sequence[Tensor]) -> list[int]:
@@ -313,7 +316,7 @@ class Explorer:
             return None
         by_whom = ", where the reference gives a result" if self.judge.has_reference else ""
         who = "the op" if case.way is not PLAIN or self._refuses_forward(call) else "the backward"
-        cause = UNMET if is_crash and not isinstance(error, CustomAutogradError) else ""  # ours say what is wrong
+        cause = (error.do or "") if isinstance(error, CustomAutogradError) else UNMET if is_crash else ""
         return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=cause)
 
     def _is_crash(self, case: Case, call: Call, error: Exception) -> bool:

@@ -88,7 +88,7 @@ class LowPrecision(Check):
             # Of a long sum, bfloat16 first: there may be no time for all.
             for dtype, budget in reversed(BUDGETS.items()) if label else BUDGETS.items():
                 if label and time.process_time() - start > LONGEST:
-                    yield skipped(f"{dtype}, {label}: left out, because other dtypes took {LONGEST:g} s")
+                    yield skipped(f"{label} in {dtype}: left out, because other dtypes took {LONGEST:g} s")
                     break
                 yield from _check(target, variant, dtype, budget, label)
 
