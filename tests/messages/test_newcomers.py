@@ -90,7 +90,7 @@ def test_a_decorator_without_a_name_raises_at_the_declaration():
     assert "write custom_op('mylib::swish')" == advice_of(lambda: custom_op(swish))
 
 
-def test_an_error_of_a_rule_is_not_called_a_case_that_it_was_not_written_for():
+def test_the_cause_of_an_error_of_a_rule_is_what_it_advises():
     @custom_op("newcomers::zero", reference=True)
     def zero(x: Tensor, y: Tensor) -> Tensor:
         return x + 0 * y
@@ -100,4 +100,4 @@ def test_an_error_of_a_rule_is_not_called_a_case_that_it_was_not_written_for():
     (result,) = report.results
 
     assert "the gradient of 'y' is not a tensor" in result.message
-    assert result.cause == ""
+    assert result.cause == "return None, which means zero"
