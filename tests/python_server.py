@@ -10,6 +10,7 @@ This file is its own server: a line of JSON on standard input is a program, and 
 import functools
 import importlib
 import json
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -79,6 +80,7 @@ def become(words, folder, env, out, err):
     ours = {str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     theirs = list(filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))
     os.chdir(folder)
+    multiprocessing.process.ORIGINAL_DIR = folder  # where processes that it spawns begin
     os.environ.clear()
     os.environ.update(env)
     kind, *rest = words
@@ -92,7 +94,7 @@ def become(words, folder, env, out, err):
     if kind == "-c":
         code = compile(rest[0], "<string>", "exec")
     else:
-        main.__file__ = kind
+        main.__file__ = os.path.abspath(kind)
         code = compile(Path(kind).read_text(encoding="utf-8"), kind, "exec")
     exec(code, vars(main))
 

@@ -240,11 +240,14 @@ def _advise(declaration: Declaration, name: str, valid: tuple[str, ...], given: 
         return "rules bound by name take no ctx; for a (ctx, *grads) backward use register_autograd"
     if name.startswith("grad") and not declaration.schema.results_by_grad:
         return "the op has no result with a gradient: for one, annotate a result as Tensor, and return a tensor"
+    near = suggest(name, valid)
+    if near and len(name) > len("dx"):  # near to every x, and no slip of the pen
+        return near
     for kind, incoming in _incoming(declaration.schema, valid).items():
         if incoming and {*incoming}.isdisjoint(given):
             names = " or ".join(map(repr, incoming))
             return suggest(name, incoming) or f"the incoming {kind} is called {names}; inputs and outputs, as in the op"
-    return suggest(name, valid) or "name an input, an output, or what else is listed"
+    return near or "name an input, an output, or what else is listed"
 
 
 # Rules that take fewer arguments than the op: they serve calls that leave the others at their defaults.

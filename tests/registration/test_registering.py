@@ -210,13 +210,13 @@ BOUND_BY_NAME = {"backward": _bind_backward, "grad": _bind_grad, "jvp": _bind_jv
 @each(
     ("function", "advice"),
     [
-        (lambda ww: None, "did you mean 'w'?"),
+        (lambda ww: None, "the incoming "),
         (lambda output_2: None, "did you mean 'output_"),
         (lambda need: None, "did you mean 'needs'?"),
-        (lambda something_else: None, "name an input, an output, or what else is listed"),
+        (lambda something_else: None, "the incoming "),
         (lambda ctx: None, "register_autograd"),
-        (lambda *args: None, "name an input"),
-        (lambda **kwargs: None, "name an input"),
+        (lambda *args: None, "the incoming "),
+        (lambda **kwargs: None, "the incoming "),
     ],
 )
 def test_a_parameter_that_names_nothing_is_refused_with_advice(register, function, advice):
