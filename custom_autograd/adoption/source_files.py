@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tokenize
@@ -13,7 +14,8 @@ def read_source(path: Path) -> str:
 
     Bytes that are not in the encoding of the file become surrogates, which no parser accepts, and are written back.
     """
-    return path.read_bytes().decode(_encoding_of(path), errors="surrogateescape")
+    contents = path.read_bytes()
+    return contents.decode(_encoding_of(contents), errors="surrogateescape")
 
 
 def write_source(path: Path, text: str) -> None:
@@ -22,7 +24,7 @@ def write_source(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; the error names the file.
     """
-    contents = text.encode(_encoding_of(path), errors="surrogateescape")
+    contents = text.encode(_encoding_of(path.read_bytes()), errors="surrogateescape")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         unfinished.write_bytes(contents)
@@ -33,9 +35,8 @@ def write_source(path: Path, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _encoding_of(path: Path) -> str:
+def _encoding_of(contents: bytes) -> str:
     try:
-        with path.open("rb") as file:
-            return tokenize.detect_encoding(file.readline)[0]
+        return tokenize.detect_encoding(io.BytesIO(contents).readline)[0]
     except SyntaxError:  # it names an encoding that is not there, or is not in the one that it names
         return "utf-8"

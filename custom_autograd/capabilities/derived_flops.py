@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.core.errors import KernelWarning
 from custom_autograd.core.locations import layers_of, location_of, stacklevel_of_caller
@@ -31,6 +30,7 @@ from custom_autograd.registration.registry import OpRecord, record_of
 from custom_autograd.torch_private import flop_counter
 from custom_autograd.torch_private.functions import is_node_of
 from custom_autograd.torch_private.nodes import needed_gradients
+from custom_autograd.torch_private.saved_tensors import without_hooks
 from custom_autograd.values.kernel_results import restore
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.values.tensors import mapped, tensors_in
@@ -74,7 +74,7 @@ class DerivedFlops:
         schema = self._declaration.schema
         inputs = [tensor.requires_grad_() for name in wanted for tensor in tensors_in([values[name]])]
         # NOTE: hooks of the caller do not see it: a checkpoint would count tensors that it does not find again.
-        with torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+        with torch.enable_grad(), without_hooks():
             results = call_reference(self._declaration, self._reference, values)
         shown = {output.name for output in schema.visible_outputs}
         of_call = tensors_in([results[one.name] for one in schema.differentiable_results if one.name in shown])
@@ -149,10 +149,6 @@ def _part(value: Any) -> Hashable:  # Any: as above
 def _copied(value: Any, copy: Callable[[Tensor], Tensor]) -> Any:  # Any: as above
     """Return an argument that the reference may write to, and draw from."""
     return value.clone_state() if isinstance(value, Generator) else mapped(copy, value)
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _copy(tensor: Tensor) -> Tensor:

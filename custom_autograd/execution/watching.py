@@ -169,4 +169,4 @@ def _overlaps(written: list[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 
 State: TypeAlias = "tuple[int | None, Checksum]"
-"""How often a tensor was written to, if that is known (not in inference mode, or if it is compressed); its contents."""
+"""The version of a tensor, or None if it tells nothing (inference mode, compressed layouts); then its contents."""

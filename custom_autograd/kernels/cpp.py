@@ -257,8 +257,8 @@ class CppKernel(LazyKernel):
             ) from error
         addresses = addresses_of(loaded or path, name, self.function)
         operator = NativeOperator(f"{name}::{self.function}", self.source.name, addresses)
+        schema = parse_schema(schema_text(operator.name))
         for _, address in addresses:
-            schema = parse_schema(schema_text(operator.name))
             for found, declared in zip(types_of(loaded or path, address), schema, strict=False):
                 raise_if_any(self._mistyped(found, declared))
         is_for_cpu = {key for key, _ in addresses} <= {"CPU"}

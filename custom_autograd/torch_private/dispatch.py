@@ -266,22 +266,24 @@ def name_of_packet(packet: OpOverloadPacket) -> str:
     return name
 
 
+def _schema_of(name: str) -> Any:  # Any: torch's schema has no public class
+    operator, _, overload = name.partition(".")
+    return _C._get_schema(operator, overload)
+
+
 def argument_names(name: str) -> list[str]:
     """Return the names of the arguments of an overload."""
-    operator, _, overload = name.partition(".")
-    return [argument.name for argument in _C._get_schema(operator, overload).arguments]
+    return [argument.name for argument in _schema_of(name).arguments]
 
 
 def schema_text(name: str) -> str:
     """Return the schema of an overload, with its name: `namespace::name(Tensor x) -> Tensor`."""
-    operator, _, overload = name.partition(".")
-    return str(_C._get_schema(operator, overload))
+    return str(_schema_of(name))
 
 
 def is_mutable(name: str) -> bool:
     """Return True if an overload writes to its arguments."""
-    operator, _, overload = name.partition(".")
-    return bool(_C._get_schema(operator, overload).is_mutable)
+    return bool(_schema_of(name).is_mutable)
 
 
 def is_taken_apart(name: str) -> bool:

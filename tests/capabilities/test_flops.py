@@ -570,6 +570,12 @@ def test_what_a_checkpoint_computes_again_counts_again(inputs, is_reentrant):
     assert 4 * FORWARD == flops_of(run)
 
 
+def test_a_backward_is_derived_where_hooks_of_saved_tensors_are_refused(inputs):
+    op = declare_invisible("without_hooks")
+    with torch.autograd.graph.disable_saved_tensors_hooks("no hooks"):
+        assert 3 * FORWARD == flops_of(lambda: op(*inputs).sum().backward())
+
+
 def test_an_input_that_is_a_result_of_the_op_has_its_own_backward():
     x = torch.ones(3, 3, requires_grad=True)
     y = torch.ones(3, 3)

@@ -249,7 +249,7 @@ def differentiable_positions(target: Target, sample: Sample) -> tuple[int, ...]:
 
 
 def able_positions(target: Target, sample: Sample) -> tuple[int, ...]:
-    """Return the same; nothing where there is none."""
+    """Return the positions of `differentiable_positions`, or an empty tuple if it would raise."""
     leaves = sample.leaves()
     able = [
         i for i, leaf in enumerate(leaves) if _is_candidate(leaf.tensor) and target.argument_of(leaf).is_differentiable
