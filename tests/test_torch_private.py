@@ -1420,30 +1420,31 @@ def test_a_module_that_is_imported_later_is_acted_on_then(tmp_path, monkeypatch)
     finders = list(sys.meta_path)
     monkeypatch.setattr(sys, "meta_path", finders)
     found = []
-    awaited_modules.when_imported("awaited_by_a_test", lambda module: found.append(module.value))
+    awaited = awaited_modules.AwaitedModule("awaited_by_a_test")
+    awaited.when_imported(lambda: found.append(awaited.module.value))
 
     assert [] == found
     import awaited_by_a_test  # noqa: F401
 
     assert [3] == found
-    awaited_modules.when_imported("awaited_by_a_test", lambda module: found.append(module.value))
+    awaited.when_imported(lambda: found.append(awaited.module.value))
     assert [3, 3] == found
+    assert awaited.module is awaited_modules.AwaitedModule("awaited_by_a_test").module
 
 
 def test_a_module_in_the_midst_of_its_import_has_not_arrived(tmp_path, monkeypatch):
-    (tmp_path / "awaited_for_long.py").write_text("import sys\nsys.seen.append(sys.find_arrived(__name__))\n")
+    (tmp_path / "awaited_for_long.py").write_text("import sys\nsys.seen.append(sys.awaited.module)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "seen", [], raising=False)
-    monkeypatch.setattr(sys, "find_arrived", awaited_modules.find_arrived, raising=False)
+    awaited = awaited_modules.AwaitedModule("awaited_for_long")
+    monkeypatch.setattr(sys, "awaited", awaited, raising=False)
     found = []
-    awaited_modules.when_imported(
-        "awaited_for_long", lambda module: found.append(awaited_modules.find_arrived("awaited_for_long"))
-    )
+    awaited.when_imported(lambda: found.append(awaited.module))
     import awaited_for_long
 
     assert [None] == sys.seen
-    assert [awaited_for_long, awaited_for_long] == [*found, awaited_modules.find_arrived("awaited_for_long")]
+    assert [awaited_for_long, awaited_for_long] == [*found, awaited.module]
 
 
 def test_an_awaited_module_has_its_own_loader_and_other_modules_of_that_loader_are_left_alone(tmp_path, monkeypatch):
@@ -1453,12 +1454,11 @@ def test_an_awaited_module_has_its_own_loader_and_other_modules_of_that_loader_a
     monkeypatch.syspath_prepend(tmp_path / "both.zip")
     finders = list(sys.meta_path)
     monkeypatch.setattr(sys, "meta_path", finders)
-    found = []
-    awaited_modules.when_imported("awaited_in_a_zip", found.append)
+    awaited = awaited_modules.AwaitedModule("awaited_in_a_zip")
     import awaited_in_a_zip
     import other_in_a_zip
 
-    assert [awaited_in_a_zip] == found
+    assert awaited_in_a_zip is awaited.module
     assert awaited_in_a_zip.__loader__ is awaited_in_a_zip.__spec__.loader is other_in_a_zip.__loader__
     assert "value = 3\n" == inspect.getsource(awaited_in_a_zip)
 

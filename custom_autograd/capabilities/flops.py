@@ -21,7 +21,7 @@ from custom_autograd.core.messages import show
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, registered
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.registry import OpRecord, all_records
 from custom_autograd.registration.rule_types import NEEDS, Function, NamedRule
 from custom_autograd.shapes.rule import bind_arguments, described_op
 from custom_autograd.torch_private import flop_counter
@@ -76,8 +76,7 @@ class FlopCounting(Capability):
             return
         record.road.made[self.name] = found = OpFlops(record)
         record.road.after_call = found.note_call
-        for overload in found.overloads:
-            flop_counter.register(overload, found.forward)
+        found.register()
 
     def describe(self, record: OpRecord) -> str:
         """Return where the numbers come from."""
@@ -89,6 +88,17 @@ class FlopCounting(Capability):
         if _expression(record) is not None:
             return f"derived from the line of shapes: {_expression(record)}"
         return "none: FLOPs count as 0" if _computation(record) is None else "derived from the reference"
+
+
+def _register_all() -> None:
+    """Register the formulas of all ops that were declared before the program imported the counter."""
+    for record in all_records():
+        found: OpFlops | None = record.road.made.get(FlopCounting.name)
+        if found is not None:
+            found.register()
+
+
+flop_counter.when_imported(_register_all)
 
 
 def _expression(record: OpRecord) -> str | None:
@@ -116,6 +126,11 @@ class OpFlops:
         self._bind = Binder(self._schema)
         self._rule = record.registrations.get(Flops)
         self._declaration, self._computation = record.declaration, _computation(record)
+
+    def register(self) -> None:
+        """Write the formula into torch's table, once the counter is imported."""
+        for overload in self.overloads:
+            flop_counter.register(overload, self.forward)
 
     @cached_property
     def _derived(self) -> DerivedFlops | None:

@@ -205,14 +205,18 @@ class Fields:
         return self.record.read(value) is not None
 
 
-_FIELDS: dict[type, Fields] = {}  # one for each class, which may contain itself
-
-
 def fields_of(record: RecordType) -> Fields:
     """Return the kind of a container with fixed fields."""
     if record.style in BY_CLASS:
-        return _FIELDS.setdefault(record.cls, Fields(record, []))
+        return _fields_of_class(record.cls)
     return Fields(record, [kind_of(one) for one in record.annotations])
+
+
+@functools.cache  # one for each class, which may contain itself
+def _fields_of_class(cls: type) -> Fields:
+    record = find_record(cls)
+    assert record is not None, cls
+    return Fields(record, [])
 
 
 @constant_in_graphs

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -73,22 +74,16 @@ class MisfitError(Exception):
 
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
-_NAMES: dict[type, str] = {}  # the inverse: a class keeps the name that graphs of this process have for it
-_PARSED: dict[str, TreeSpec | str] = {}  # each call reads a text, and most are the same ones
-MOST_PARSED = 4096
 
 
 @constant_in_graphs
 def name_of(cls: type) -> str:
-    """Return the name of a class in a text: "module:qualname"; a second class of that name gets "#2"."""
-    found = _NAMES.get(cls)
-    if found is None:
-        name = found = f"{cls.__module__}:{cls.__qualname__}"
-        number = 1
-        while found in CLASSES:
-            number += 1
-            found = f"{name}#{number}"
-        _NAMES[cls], CLASSES[found] = found, cls
+    """Return the name of a class in a text, which it keeps: "module:qualname"; a second one of that name gets "#2"."""
+    name = found = f"{cls.__module__}:{cls.__qualname__}"
+    number = 1
+    while CLASSES.setdefault(found, cls) is not cls:
+        number += 1
+        found = f"{name}#{number}"
     return found
 
 
@@ -136,18 +131,14 @@ def text_of(spec: Any) -> str:
     return repr(spec)
 
 
+@functools.lru_cache(4096)  # each call reads a text, and most are the same ones
 def parse(text: str) -> TreeSpec | str:
-    """Return the structure that a text says; parsed once, and forgotten where there are too many."""
-    found = _PARSED.get(text)
-    if found is None:
-        if len(_PARSED) >= MOST_PARSED:
-            _PARSED.clear()
-        try:
-            found = _PARSED[text] = _parsed(ast.literal_eval(text))
-        except (MemoryError, RecursionError):
-            problem = "a container is nested too deeply to travel"
-            raise KernelError("containers", problem, do="pass what is in it as a list") from None
-    return found
+    """Return the structure that a text says."""
+    try:
+        return _parsed(ast.literal_eval(text))
+    except (MemoryError, RecursionError):
+        problem = "a container is nested too deeply to travel"
+        raise KernelError("containers", problem, do="pass what is in it as a list") from None
 
 
 def _parsed(node: Any) -> TreeSpec | str:

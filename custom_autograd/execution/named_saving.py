@@ -7,7 +7,6 @@ saved as they are.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,10 +62,10 @@ class SavingCall:
         self._names: deque[str] = deque()
 
     def __enter__(self) -> None:
-        _calls().append(self)
+        self._token = _innermost.set(self)
 
     def __exit__(self, *_: object) -> None:
-        _calls().pop()
+        _innermost.reset(self._token)
 
     def note(self, names: Sequence[str], values: Sequence[Any]) -> None:
         """Note what the node saves, in order: tensors, lists of tensors, or None for what is not needed."""
@@ -95,18 +94,10 @@ def without_policies() -> Iterator[None]:
 
 def note_saved(names: Sequence[str], values: Sequence[Any]) -> None:  # Any: as in `Call.note`
     """Note what the node of the innermost call in progress saves; nothing if that call has no policies."""
-    calls = _calls()
-    if calls:
-        calls[-1].note(names, values)
+    call = _innermost.get()
+    if call is not None:
+        call.note(names, values)
 
 
 _is_off: ContextVar[bool] = ContextVar("is_off", default=False)
-_THREAD = threading.local()
-
-
-def _calls() -> list[SavingCall]:
-    """Return the calls in progress in this thread, the innermost last."""
-    if not hasattr(_THREAD, "calls"):
-        _THREAD.calls = []
-    found: list[SavingCall] = _THREAD.calls
-    return found
+_innermost: ContextVar[SavingCall | None] = ContextVar("innermost", default=None)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from custom_autograd.registration.capability import Capability
-from custom_autograd.registration.registry import OpRecord
+from custom_autograd.registration.registry import OpRecord, all_records
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import described_op
 from custom_autograd.torch_private import placements
@@ -34,18 +34,9 @@ class ShardingCapability(Capability):
     def attach(self, record: OpRecord) -> None:
         """Register strategies, or what runs calls on local tensors."""
         schema = record.declaration.schema
-        has_rows = _has_rows(record)
-        has_strategies = has_rows and can_have_strategies(schema)
-        for overload in (record.overload, record.definition.output):
-            if overload is None:
-                continue
-            if has_strategies:
-                from custom_autograd.sharding.strategies import key_of, rule_of  # only lines need it
-
-                first, names = key_of(record)
-                placements.register(overload, rule_of(record), first, names)
-            else:
-                placements.withdraw(overload)
+        has_rows, has_strategies = _has_rows(record), _has_strategies(record)
+        if placements.is_loaded():
+            _register(record)
         takes_tensors = bool(schema.tensor_arguments) and record.declaration.composition is None and not schema.is_view
         record.road.around_autograd = _around(record, has_rows, has_strategies) if takes_tensors else None
 
@@ -58,6 +49,27 @@ class ShardingCapability(Capability):
     def describe(self, record: OpRecord) -> str:
         """Return where the placements of DTensors come from."""
         return f"{_source(record)}{_rules(record)}"
+
+
+def _register(record: OpRecord) -> None:
+    """Register the strategies of an op with torch, or take them back."""
+    for overload in (record.overload, record.definition.output):
+        if overload is not None and _has_strategies(record):
+            from custom_autograd.sharding.strategies import key_of, rule_of  # only lines need it
+
+            first, names = key_of(record)
+            placements.register(overload, rule_of(record), first, names)
+        elif overload is not None:
+            placements.withdraw(overload)
+
+
+def _register_all() -> None:
+    """Register the strategies of all ops that were declared before the program could make a DTensor."""
+    for record in all_records():
+        _register(record)
+
+
+placements.when_imported(_register_all)
 
 
 def _source(record: OpRecord) -> str:
@@ -80,6 +92,10 @@ def _rules(record: OpRecord) -> str:
 
 def _has_rows(record: OpRecord) -> bool:
     return described_op(record) is not None or _is_pointwise(record.declaration.schema, record.declaration.tags)
+
+
+def _has_strategies(record: OpRecord) -> bool:
+    return _has_rows(record) and can_have_strategies(record.declaration.schema)
 
 
 def _is_pointwise(schema: Schema, tags: Sequence[torch.Tag]) -> bool:

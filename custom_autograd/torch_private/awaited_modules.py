@@ -47,22 +47,28 @@ class _Loader(Loader):
         self._act(module)
 
 
-def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module, now or when the program has imported it."""
+class AwaitedModule:
+    """A module that the program may import later.
 
-    def arrive(module: ModuleType) -> None:
-        _arrived[name] = module  # before `act`, so that no registration of another thread is missed
-        act(module)
+    Attributes:
+        module: it, once it is whole: `sys.modules` has it while it still runs in another thread.
+    """
 
-    if name in sys.modules:
-        arrive(importlib.import_module(name))  # waits for a thread in the midst of its import
-    else:
-        sys.meta_path.insert(0, _Finder(name, arrive))
+    def __init__(self, name: str) -> None:
+        self.module: ModuleType | None = None
+        self._acts: list[Callable[[], None]] = []
+        if name in sys.modules:
+            self._arrive(importlib.import_module(name))  # waits for a thread in the midst of its import
+        else:
+            sys.meta_path.insert(0, _Finder(name, self._arrive))
 
+    def when_imported(self, act: Callable[[], None]) -> None:
+        """Call a function, now or when the program has imported the module."""
+        self._acts.append(act)
+        if self.module is not None:
+            act()
 
-def find_arrived(name: str) -> ModuleType | None:
-    """Return a module that is awaited, once it is whole: `sys.modules` has it while it still runs in another thread."""
-    return _arrived.get(name)
-
-
-_arrived: dict[str, ModuleType] = {}  # as sys.modules, but for modules that still run
+    def _arrive(self, module: ModuleType) -> None:
+        self.module = module  # before what is to be done, so that no registration of another thread is missed
+        for act in self._acts:
+            act()

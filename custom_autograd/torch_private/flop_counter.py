@@ -15,17 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
 from torch import _C, Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from custom_autograd.torch_private.awaited_modules import find_arrived, when_imported
+from custom_autograd.torch_private.awaited_modules import AwaitedModule
 from custom_autograd.torch_private.dispatch import OpOverload, unrecorded
-
-MODULE = "torch.utils.flop_counter"
 
 Formula: TypeAlias = Callable[..., Any]
 """Returns the number of floating-point operations of a call from its arguments (Any: as the schema has it; an int)."""
@@ -48,42 +45,38 @@ class PacketFormula:
 
 
 def register(overload: OpOverload, formula: Formula) -> None:
-    """Let torch count the calls of an op by a formula, which replaces the one before; a user's own stays."""
+    """Let torch count the calls of an op by a formula, which replaces the one before; a user's own stays.
+
+    Nothing is done before the counter is imported: see `when_imported`.
+    """
+    if _counter.module is None:
+        return
     packet = overload._overloadpacket
-    whole = _FORMULAS.setdefault(packet, PacketFormula(packet))
-    whole.by_overload[overload._overloadname] = formula
-    module = find_arrived(MODULE)
-    if module is not None:
-        _publish(module)
+    whole = _counter.module.flop_registry.setdefault(packet, PacketFormula(packet))
+    if isinstance(whole, PacketFormula):
+        whole.by_overload[overload._overloadname] = formula
 
 
 def withdraw(overload: OpOverload) -> None:
     """Take the formula of an op back, if it has one."""
-    packet = overload._overloadpacket
-    whole = _FORMULAS.get(packet)
-    if whole is None or whole.by_overload.pop(overload._overloadname, None) is None or whole.by_overload:
-        return
-    del _FORMULAS[packet]
-    registry = getattr(find_arrived(MODULE), "flop_registry", {})
-    if registry.get(packet) is whole:
-        del registry[packet]
+    registry = getattr(_counter.module, "flop_registry", {})
+    whole = registry.get(overload._overloadpacket)
+    if isinstance(whole, PacketFormula):
+        whole.by_overload.pop(overload._overloadname, None)
+        if not whole.by_overload:
+            del registry[overload._overloadpacket]
 
 
-def _publish(module: ModuleType) -> None:
-    for packet, formula in list(_FORMULAS.items()):  # other threads register more
-        module.flop_registry.setdefault(packet, formula)
-
-
-_FORMULAS: dict[Any, PacketFormula] = {}  # waits for torch's own table, which is in a module that may come later
-when_imported(MODULE, _publish)
+_counter = AwaitedModule("torch.utils.flop_counter")
+when_imported = _counter.when_imported
 
 
 def counters() -> list[Any]:  # Any: FlopCounterMode, whose module is not imported here
     """Return the counters that are on in this thread, none before the module was imported."""
-    module = find_arrived(MODULE)
-    if module is None:
+    if _counter.module is None:
         return []
-    return [mode.counter for mode in _get_current_dispatch_mode_stack() if isinstance(mode, module._FlopCounterMode)]
+    cls = _counter.module._FlopCounterMode
+    return [mode.counter for mode in _get_current_dispatch_mode_stack() if isinstance(mode, cls)]
 
 
 def snapshot(counter: Any) -> dict[str, dict[Any, int]]:  # Any: as above, and the names of ops

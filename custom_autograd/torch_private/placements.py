@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
 from typing import Any, TypeAlias
 
 from custom_autograd.frozen_dataclass import dataclass
-from custom_autograd.torch_private.awaited_modules import find_arrived, when_imported
+from custom_autograd.torch_private.awaited_modules import AwaitedModule
 from custom_autograd.torch_private.dispatch import OpOverload
 
 MODULE = "torch.distributed.tensor"
@@ -49,54 +48,55 @@ class Placed:
     placements: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Strategy:
-    """A rule as it was registered."""
-
-    rule: Rule
-    first_in_key: int
-    keywords_in_key: tuple[str, ...]
+_tensors = AwaitedModule(MODULE)
+when_imported = _tensors.when_imported
 
 
 def is_loaded() -> bool:
     """Return True if the program can have made a DTensor."""
-    return find_arrived(MODULE) is not None
+    return _tensors.module is not None
 
 
 def is_placed(value: object) -> bool:
     """Return True if a value is a DTensor."""
-    module = find_arrived(MODULE)
-    return module is not None and isinstance(value, module.DTensor)
+    return _tensors.module is not None and isinstance(value, _tensors.module.DTensor)
 
 
 def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_key: tuple[str, ...]) -> None:
-    """Register how the calls of an op are placed; a user's own rule stays."""
-    _STRATEGIES[overload] = _Strategy(rule, first_in_key, keywords_in_key)
-    module = find_arrived(MODULE)
-    if module is not None:
-        _publish(module, [overload])
+    """Register how the calls of an op are placed; a user's own rule stays.
+
+    Nothing is done before the module of DTensors is imported: see `when_imported`.
+    """
+    if not is_loaded() or has_other_rule(overload):
+        return
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+
+    is_known = overload in _propagator().op_strategy_funcs
+    key = RuntimeSchemaInfo(first_in_key, list(keywords_in_key) or None, needs_pytree=True)
+    _propagator().register_op_strategy(overload, _Function(rule), key)
+    if is_known:
+        _forget()
 
 
 def withdraw(overload: OpOverload) -> None:
     """Take back what was registered, if anything was."""
-    if _STRATEGIES.pop(overload, None) is None:
-        return
-    module = find_arrived(MODULE)
-    if module is not None:
-        propagator = module.DTensor._op_dispatcher.sharding_propagator
-        if isinstance(propagator.op_strategy_funcs.get(overload), _Function):
-            del propagator.op_strategy_funcs[overload]
+    if is_loaded() and isinstance(_propagator().op_strategy_funcs.get(overload), _Function):
+        del _propagator().op_strategy_funcs[overload]
         _forget()
 
 
 def has_other_rule(overload: OpOverload) -> bool:
     """Return True if the user has registered a rule with torch."""
-    module = find_arrived(MODULE)
-    if module is None:
+    if not is_loaded():
         return False
-    propagator = module.DTensor._op_dispatcher.sharding_propagator
-    tables = (propagator.op_strategy_funcs, getattr(propagator, "op_single_dim_strategy_funcs", {}))
+    tables = (_propagator().op_strategy_funcs, getattr(_propagator(), "op_single_dim_strategy_funcs", {}))
     return any(overload in table and not isinstance(table[overload], _Function) for table in tables)
+
+
+def _propagator() -> Any:  # Any: its class is torch's
+    """Return what finds the placements of a call, which has torch's table of rules."""
+    assert _tensors.module is not None
+    return _tensors.module.DTensor._op_dispatcher.sharding_propagator
 
 
 class _Function:
@@ -160,27 +160,8 @@ def _placed(value: Any) -> Any:  # Any: an argument
     return value
 
 
-def _publish(module: ModuleType, overloads: Iterable[OpOverload] | None = None) -> None:
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-
-    propagator = module.DTensor._op_dispatcher.sharding_propagator
-    for overload in list(_STRATEGIES) if overloads is None else overloads:
-        if has_other_rule(overload):
-            continue
-        is_known = overload in propagator.op_strategy_funcs
-        one = _STRATEGIES[overload]
-        key = RuntimeSchemaInfo(one.first_in_key, list(one.keywords_in_key) or None, needs_pytree=True)
-        propagator.register_op_strategy(overload, _Function(one.rule), key)
-        if is_known:
-            _forget()
-
-
 def _forget() -> None:
     """Forget all placements that were found: the rule of an op was replaced."""
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     _clear_sharding_prop_cache()
-
-
-_STRATEGIES: dict[OpOverload, _Strategy] = {}  # waits for torch's own table, as in flop_counter.py
-when_imported(MODULE, _publish)
