@@ -109,6 +109,16 @@ def test_a_mirror_is_collected_in_the_order_of_the_tensors(value):
     assert list(range(len(parts["T"]))) == list(treespecs.collect(node, mirror, "v"))
 
 
+class Loaded(NamedTuple):
+    x: Any
+
+
+def test_a_class_that_a_loaded_text_names_first_keeps_that_name():
+    assert Loaded is treespecs.parse(f"('r', '{__name__}:Loaded', 'T')").container.cls
+
+    assert f"{__name__}:Loaded" == treespecs.name_of(Loaded)
+
+
 class Sides(TypedDict):
     left: Tensor
     right: int
