@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import enum
-import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +73,9 @@ class MisfitError(Exception):
 
 CLASSES: dict[str, type] = {}
 """The classes that texts of this process name: declared ones, and those met in a call."""
+# Each call reads a text, and most are the same ones. Dynamo, which sees through a cache of functools, reads the table.
+_PARSED: dict[str, TreeSpec | str] = {}
+MOST_PARSED = 4096
 
 
 @constant_in_graphs
@@ -131,14 +133,18 @@ def text_of(spec: Any) -> str:
     return repr(spec)
 
 
-@functools.lru_cache(4096)  # each call reads a text, and most are the same ones
 def parse(text: str) -> TreeSpec | str:
-    """Return the structure that a text says."""
-    try:
-        return _parsed(ast.literal_eval(text))
-    except (MemoryError, RecursionError):
-        problem = "a container is nested too deeply to travel"
-        raise KernelError("containers", problem, do="pass what is in it as a list") from None
+    """Return the structure that a text says; parsed once, and forgotten where there are too many."""
+    found = _PARSED.get(text)
+    if found is None:
+        if len(_PARSED) >= MOST_PARSED:
+            _PARSED.clear()
+        try:
+            found = _PARSED[text] = _parsed(ast.literal_eval(text))
+        except (MemoryError, RecursionError):
+            problem = "a container is nested too deeply to travel"
+            raise KernelError("containers", problem, do="pass what is in it as a list") from None
+    return found
 
 
 def _parsed(node: Any) -> TreeSpec | str:

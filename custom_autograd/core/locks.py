@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, cast
 
 
@@ -14,12 +15,15 @@ class ThreadLock(type(threading.RLock())):  # type: ignore[misc]  # typeshed cal
     A thread that held it at the fork is not there. A holder takes it again if a finalizer, which runs at any moment,
     does.
 
+    Args:
+        in_child: called in a forked child once all locks are free.
+
     Attributes:
         was_held: another thread of the parent held it at the fork, so that what it guards may be half made.
     """
 
-    def __init__(self) -> None:
-        self.was_held = False
+    def __init__(self, in_child: Callable[[], object] = lambda: None) -> None:
+        self.was_held, self.in_child = False, in_child
         _LOCKS.add(self)
 
     def renew(self) -> None:
@@ -37,8 +41,11 @@ def thread_lock(name: str) -> ThreadLock:
 
 
 def _renew_locks() -> None:
-    for lock in _LOCKS:
+    locks = list(_LOCKS)
+    for lock in locks:
         lock.renew()
+    for lock in locks:
+        lock.in_child()
 
 
 _LOCKS: weakref.WeakSet[ThreadLock] = weakref.WeakSet()  # a fork has to find all of them

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -166,10 +165,9 @@ class OpRecord:
         self.call_behind: GeneratedCall | None = None
         self.road = Road()
         self.validation: str | None = None
-        self.lock = ThreadLock()
+        self.lock = ThreadLock(self.drop_half_made)
         self.registrations = Registrations()
         self.variants: dict[str, OpRecord] = {}
-        _ALIVE.add(self)
 
     def reference(self) -> Callable[..., Any] | None:  # Any: takes and returns what the schema declares
         """Return the computation in differentiable PyTorch operations, or None."""
@@ -210,10 +208,24 @@ class OpRecord:
         self.road.forget()  # a new kernel needs no new code: KernelTable notes the change, which drops `at_keys`
         changes.note()
 
+    def drop_half_made(self) -> None:
+        """Drop what may be out of date in a forked child: calls that native code knows, and code in mid-change."""
+        if self.lock.was_held:
+            self.road.forget()
+        if self.road.native is not None:
+            self.road.native.forget()
 
-_ALIVE: weakref.WeakSet[OpRecord] = weakref.WeakSet()  # also what was replaced: handles of it may be called
+
+def _drop_half_declared() -> None:
+    """Drop, in a forked child, the ops that another thread of the parent was declaring."""
+    if one_declaration_at_a_time.was_held:
+        for name, record in list(_RECORDS.items()):
+            if record.dispatched is None:
+                del _RECORDS[name]
+
+
 _RECORDS: dict[str, OpRecord] = {}  # the ops of this process
-one_declaration_at_a_time = ThreadLock()
+one_declaration_at_a_time = ThreadLock(_drop_half_declared)
 """Held while an op takes its name and is registered with the dispatcher, which is several steps."""
 
 
@@ -297,20 +309,3 @@ def _check_free(declaration: Declaration) -> None:
             "an op of that name exists, and was not declared through custom_autograd",
             do=f"rename this one, for example {str(name.suffixed('_2'))!r}, or remove the other declaration",
         )
-
-
-def drop_half_made() -> None:
-    """Drop what may be out of date in a forked child: direct calls, code of an op in mid-change, half-declared ops."""
-    if one_declaration_at_a_time.was_held:
-        for name, record in list(_RECORDS.items()):
-            if record.dispatched is None:
-                del _RECORDS[name]
-    for record in list(_ALIVE):
-        if record.lock.was_held:
-            record.road.forget()
-        if record.road.native is not None:
-            record.road.native.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=drop_half_made)
