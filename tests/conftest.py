@@ -108,10 +108,22 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.repeated)
 
 
+FULL_COLLECTIONS = pytest.StashKey[int]()
+
+
 def pytest_collection_finish():
     """Leave what is imported by now out of every later garbage collection: there are a million objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """Leave what outlives a full collection, such as the ops of a module and what was compiled, out of later ones."""
+    collections = gc.get_stats()[2]["collections"]
+    if collections != item.session.stash.get(FULL_COLLECTIONS, 0):
+        item.session.stash[FULL_COLLECTIONS] = collections
+        gc.freeze()
 
 
 def pytest_unconfigure():
