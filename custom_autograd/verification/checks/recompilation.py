@@ -46,6 +46,9 @@ FACTORS = (2, 3)
 MORE_FACTORS = (4, 5)
 """Two calls more, where three compiled three graphs: a branch on a size ends there, a size made a number does not."""
 
+MOST_GRAPHS = 2
+"""What torch.compile makes of calls that differ in a size or in an integer: a static graph, then a dynamic one."""
+
 MOST_NUMBERS = 2
 """How many numbers among the arguments are varied, one by one: each costs two or three compilations."""
 
@@ -149,7 +152,7 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
         if difference is not None:
             return judged(difference, f"compiled for several sizes, on {call}: {{}} in eager")
     again = _check_again(trial, [sample, *calls])
-    if trial.graphs <= 2 or again is not PASSED:
+    if trial.graphs <= MOST_GRAPHS or again is not PASSED:
         return again
     spent = time.process_time() - begun
     if spent > MOST_SECONDS:
@@ -208,7 +211,8 @@ def _check_number(target: Target, name: str, value: object, calls: Sequence[Samp
         difference = trial.run(call)
         if difference is not None:
             return failed(f"compiled for several values of '{name}', on {call}: {difference} in eager")
-    due = None if isinstance(value, float) else _due(target, calls)
+    is_counted = trial.graphs > MOST_GRAPHS and not isinstance(value, float)
+    due = _due(target, calls) if is_counted else None
     if due is not None and trial.graphs > due:
         text = f"{len(calls)} values of '{name}' compile {trial.graphs} graphs, where the reference needs {due}"
         return failed(text, cause=f"the fake kernel or a rule makes a constant of '{name}'")
@@ -225,7 +229,7 @@ def _due(target: Target, calls: Sequence[Sample]) -> int | None:
     trial = Trial(target, target.reference)
     for call in calls:
         trial.run(call)
-    return max(2, trial.graphs)
+    return max(MOST_GRAPHS, trial.graphs)
 
 
 def _check_again(trial: Trial, calls: Sequence[Sample]) -> Finding:
