@@ -1,5 +1,6 @@
 """The ops and autograd.Functions of a whole package, module or file, whose submodules are all imported."""
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -115,12 +116,13 @@ def _address(op: object, sources: Mapping[str, str], name: str) -> str:
 def _dispatcher_ops(root: ModuleType) -> Iterator[str]:
     """Yield the names of the ops that the package registers with the dispatcher and that take tensors."""
     folders = {Path(folder).resolve() for folder in getattr(root, "__path__", ())}
+    resolved = functools.cache(lambda file: Path(file).resolve())  # thousands of ops of torch come from few files
     for name in sorted(dispatch.all_names()):
         definition = definitions.find_definition(name)
         if definition is not None:
             is_own = _is_within(_module_of(definition), root.__name__)
         else:
-            file = Path(dispatch.schema_and_file(name)[1]).resolve()
+            file = resolved(dispatch.schema_and_file(name)[1])
             is_in_files = str(file) == root.__file__ or not folders.isdisjoint(file.parents)
             is_own = is_in_files or (name.startswith(f"{root.__name__}::") and file.suffix != ".py")
         if is_own and "Tensor" in dispatch.schema_and_file(name)[0]:
