@@ -8,6 +8,7 @@ process.
 
 import argparse
 import contextlib
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,6 +114,8 @@ class Workers:
         """Work until every task has ended, or an exception such as Ctrl-C; end all processes."""
         if self._tasks and is_sound():
             load_for(select_checks([name for task in self._tasks for name in task.checks]))
+            gc.collect()
+            gc.freeze()  # each fork would look at the million objects that are loaded by now, again and again
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:
@@ -122,6 +125,7 @@ class Workers:
                     if found is not None:
                         self._hear(*found)
             finally:
+                gc.unfreeze()
                 self._listen_once_more()
 
     def report(self) -> Report:
