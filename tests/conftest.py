@@ -14,6 +14,8 @@ from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.native import loading
 from custom_autograd.native.native_calls import NativeCalls
 from custom_autograd.registration.registry import all_records
+from custom_autograd.torch_private.awaited_modules import AwaitedModule
+from custom_autograd.torch_private.verification import untimed_guards
 from custom_autograd.verification.checks import explore
 from repeated import REPEATED
 from visible_gpus import hide_gpus
@@ -40,6 +42,8 @@ if USES_NATIVE:
     with contextlib.suppress(KernelUnavailable):
         loading.library.mode = "require"
         loading.library.load()
+# Of what a test compiles, torch would time the guards: 22 ms for each graph.
+AwaitedModule("torch._dynamo.guards").when_imported(untimed_guards().__enter__)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 

@@ -827,6 +827,19 @@ def test_graphs_are_counted_with_their_backward():
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+def test_new_guards_are_not_timed(monkeypatch):
+    timed = []
+    monkeypatch.setattr(torch._dynamo.guards, "profile_guard_manager", lambda *_: timed.append(1) or 0.0)
+    f = torch.compile(lambda x: x * 2, backend="eager")
+    with compilation.untimed_guards():
+        f(torch.ones(3))
+
+    assert [] == timed
+    f(torch.ones(3, 1))
+    assert [1] == timed
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_backward_runs():
     x = torch.ones(3, requires_grad=True)
     with compilation.compiled_backward():

@@ -129,6 +129,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     made = _outside(record, _compile(record, _source(record, write_public_call), "op", helpers), "op", "$self")
     assert record.dispatched is not None  # the op is attached
     record.dispatched.generate()
+    made.__name__ = "__call__"  # a bound method pickles by its name
     return traced_as(record.dispatched.in_graphs)(made)
 
 

@@ -1,5 +1,8 @@
 """A script that shows a failure makes the same call again, whatever its arguments are."""
 
+import importlib
+import zipfile
+
 import torch
 from arguments.functions import Cubes, square
 from arguments.leaf_ops import Access, Padding, Side
@@ -32,3 +35,14 @@ def test_generators():
     (found,) = arguments_of(torch.Generator().manual_seed(5))
 
     assert torch.equal(torch.Generator().manual_seed(5).get_state(), found.get_state())
+
+
+def test_an_op_of_a_module_in_an_archive_is_imported(tmp_path, monkeypatch):
+    text = "import torch\ndef doubled(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n"
+    with zipfile.ZipFile(tmp_path / "ops.zip", "w") as archive:
+        archive.writestr("ops_in_a_zip.py", text)
+    monkeypatch.syspath_prepend(tmp_path / "ops.zip")
+    module = importlib.import_module("ops_in_a_zip")
+
+    text = script_of(target_of(module.doubled), Sample(torch.ones(1)), Gradcheck(), 0)
+    assert "\nfrom ops_in_a_zip import doubled\nop = doubled\n" in text

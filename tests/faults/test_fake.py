@@ -109,3 +109,30 @@ def test_registered_fake_is_not_told_to_change_the_reference():
     found = derived_cause("with_fake", lambda x: (x * 2).contiguous(), fake=torch.empty_like)
 
     assert ("failed", "") == found
+
+
+@custom_op("faults_fake::parted", outputs=("parts", "norm", "count"))
+def parted(x: Tensor) -> tuple[list[Tensor], Tensor | None, int]:
+    return [x * 1, x * 2], None, 2
+
+
+@custom_op("faults_fake::normed", outputs=("count", "norm", "scaled"))
+def normed(x: Tensor) -> tuple[int, Tensor | None, Tensor]:
+    return 2, None, x * 2
+
+
+@parted.register_fake
+def _(x):
+    return [torch.empty_like(x), x.new_empty(3, 4).t()], None, 2
+
+
+@normed.register_fake
+def _(x):
+    return 2, None, x.new_empty(3, 4).t()
+
+
+@each("op, name", [(parted, "output 1"), (normed, "'scaled'")])
+def test_a_number_or_an_absent_output_is_not_named_in_place_of_a_tensor(op, name):
+    stride = "the fake kernel gives stride (1, 4), the real one gives (3, 1)"
+
+    assert f"as given: {name}: {stride}" == message_of(op).splitlines()[0]

@@ -175,3 +175,17 @@ def test_what_the_reference_has_wrong_by_itself_is_not_blamed_on_the_op():
     assert "the reference, called by itself, is wrong there too: an operation of PyTorch in it is, and not the op" == (
         result.cause
     )
+
+
+@custom_op("faults_nesting::noisy")
+def noisy(x: Tensor) -> Tensor:
+    return x + torch.rand_like(x)
+
+
+noisy.register_fake(torch.empty_like)
+noisy.register_backward(lambda grad: grad)
+
+
+def test_a_batch_draws_other_numbers_than_a_loop():
+    """The op lacks the tag of what draws random numbers, without which torch lets it draw below vmap."""
+    assert "passed" == result_of(noisy).status

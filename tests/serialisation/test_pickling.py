@@ -69,6 +69,12 @@ def test_an_op_within_a_partial_pickles():
     assert 8.0 == again(functools.partial(cube, torch.tensor(2.0)))().item()
 
 
+def test_the_call_of_an_op_pickles_once_it_was_called():
+    cube(torch.ones(1))
+
+    assert [8] == pickle.loads(pickle.dumps(cube.__call__))(torch.tensor([2])).tolist()
+
+
 def test_the_generated_function_pickles():
     assert again(cube.function) is cube.function
     assert copy.deepcopy(cube.function) is cube.function

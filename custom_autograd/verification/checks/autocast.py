@@ -32,7 +32,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.records import output_names, record_of, spread
+from custom_autograd.verification.harness.records import output_names, outputs_of, record_of
 from custom_autograd.verification.harness.slices import values_of
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 from custom_autograd.verification.harness.tracing import why_not_own_op
@@ -184,7 +184,6 @@ CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, o
 
 def cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Function:
     """Return the call without autocast, between the casts that autocast should make; written without dispatch keys."""
-    outputs = [(output.name, output) for output in record.declaration.schema.visible_outputs]
 
     def call(*args: object, **kwargs: object) -> object:
         sample = Sample(*args, **kwargs)
@@ -197,11 +196,9 @@ def cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Functi
         casts = [_to(x, policy, cast, widest) for x, cast in zip(tensors, wanted, strict=True)]
         results = call_on(target.call, sample.with_tensors(casts))
         before = next((x.dtype for _, x in named if x.is_floating_point()), None)
-        of_results = [name.partition("[")[0] for name in spread(outputs, len(results))]
-        return [
-            _to(y, policy, policy.outputs.get(name, "keep"), before)
-            for name, y in zip(of_results, results, strict=True)
-        ]
+        outputs = [output.name for output, _ in outputs_of(record, len(results))] or [""] * len(results)
+        wanted = [policy.outputs.get(name, "keep") for name in outputs]
+        return [_to(y, policy, cast, before) for y, cast in zip(results, wanted, strict=True)]
 
     return call
 

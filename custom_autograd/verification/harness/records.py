@@ -1,7 +1,7 @@
 """Facts of the registry that a check needs of a target: how it was made, and the names of its results."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from custom_autograd.registration import registry
@@ -74,16 +74,37 @@ def output_names(target: Target, count: int) -> list[str]:
         count: how many tensors came back; hidden outputs are among them or not.
     """
     record = record_of(target)
-    outputs = () if record is None else record.declaration.schema.outputs
-    everything = [
-        (f"output {position}" if UNNAMED.fullmatch(output.name) else f"'{output.name}'", output)
-        for position, output in enumerate(outputs)
-    ]
-    for chosen in (everything, [row for row in everything if not row[1].is_hidden]):
-        names = spread(chosen, count)
-        if len(names) == count:
-            return names
-    return [f"output {position}" for position in range(count)]
+    found = [] if record is None else outputs_of(record, count)
+    if record is None or len(found) != count:
+        return [f"output {position}" for position in range(count)]
+    names = list(record.declaration.schema.output_names)
+    labels = [f"output {names.index(one.name)}" if UNNAMED.fullmatch(one.name) else f"'{one.name}'" for one, _ in found]
+    return [f"{label}{place}" for label, (_, place) in zip(labels, found, strict=True)]
+
+
+def outputs_of(record: OpRecord, count: int) -> list[tuple[Output, str]]:
+    """Return the output that each of so many tensors is, and its place in a list, "[0]"; none if that is unknown.
+
+    An optional output may be absent; beside a list, the number of tensors does not say whether it is.
+    """
+    whole = [output for output in record.declaration.schema.outputs if "Tensor" in output.type]
+    present = [output for output in whole if output.type != "Tensor?"]
+    has_list = any(output.is_tensor_list for output in whole)
+    for rows in [whole, present] if not has_list else [whole] * (present == whole):
+        for chosen in (rows, [output for output in rows if not output.is_hidden]):
+            found = _spread(chosen, count)
+            if len(found) == count:
+                return found
+    return []
+
+
+def _spread(outputs: Sequence[Output], count: int) -> list[tuple[Output, str]]:
+    """Return the outputs, the list among them once for each of its tensors."""
+    lists = [output for output in outputs if output.is_tensor_list]
+    if len(lists) != 1:
+        return [(output, "") for output in outputs]
+    places = [f"[{i}]" for i in range(count - len(outputs) + 1)]
+    return [(output, place) for output in outputs for place in (places if output in lists else [""])]
 
 
 def result_names(target: Target, sample: Sample, count: int) -> list[str]:
@@ -91,16 +112,6 @@ def result_names(target: Target, sample: Sample, count: int) -> list[str]:
     leaves = sample.leaves()
     written = [f"written '{target.name_of(leaves[position])}'" for position in sorted(target.written_positions(sample))]
     return [*output_names(target, count - len(written)), *written]
-
-
-def spread(rows: list[tuple[str, Output]], count: int) -> list[str]:
-    """Return the names of so many tensors, those of the elements of a list in place of its own."""
-    lists = [output for _, output in rows if output.is_tensor_list]
-    if len(lists) != 1:
-        return [name for name, _ in rows]
-    length = count - len(rows) + 1
-    spread = ([f"{name}[{i}]" for i in range(length)] if output in lists else [name] for name, output in rows)
-    return [name for names in spread for name in names]
 
 
 UNNAMED = re.compile(r"output(_\d+)?_*")

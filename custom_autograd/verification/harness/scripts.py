@@ -72,8 +72,8 @@ def _loading(target: Target) -> list[str]:
 
 def _loading_of(module: ModuleType, attribute: str) -> list[str]:
     file = getattr(module, "__file__", None)
-    is_package = "." in module.__name__ or file is None or hasattr(module, "__path__")
-    if is_package:
+    is_source = file is not None and str(file).endswith(".py") and Path(file).is_file()  # not in an archive
+    if "." in module.__name__ or hasattr(module, "__path__") or not is_source:
         root, _, rest = attribute.partition(".")
         line = f"from {module.__name__} import {root}" if attribute else f"import {module.__name__}"
         return [line, *([f"op = {root}.{rest}" if rest else f"op = {root}"] if attribute else [])]
