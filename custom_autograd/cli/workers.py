@@ -115,7 +115,7 @@ class Workers:
         if self._tasks and is_sound():
             load_for(select_checks([name for task in self._tasks for name in task.checks]))
             gc.collect()
-            gc.freeze()  # each fork would look at the million objects that are loaded by now, again and again
+            gc.freeze()  # for good: each fork would look at the million objects that are loaded by now, again and again
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:
@@ -125,7 +125,6 @@ class Workers:
                     if found is not None:
                         self._hear(*found)
             finally:
-                gc.unfreeze()
                 self._listen_once_more()
 
     def report(self) -> Report:

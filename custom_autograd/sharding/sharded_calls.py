@@ -53,14 +53,16 @@ class ShardingCapability(Capability):
 
 def _register(record: OpRecord) -> None:
     """Register the strategies of an op with torch, or take them back."""
-    for overload in (record.overload, record.definition.output):
-        if overload is not None and _has_strategies(record):
-            from custom_autograd.sharding.strategies import key_of, rule_of  # only lines need it
-
-            first, names = key_of(record)
-            placements.register(overload, rule_of(record), first, names)
-        elif overload is not None:
+    overloads = [one for one in (record.overload, record.definition.output) if one is not None]
+    if not _has_strategies(record):
+        for overload in overloads:
             placements.withdraw(overload)
+        return
+    from custom_autograd.sharding.strategies import key_of, rule_of  # only lines need it
+
+    first, names = key_of(record)
+    for overload in overloads:
+        placements.register(overload, rule_of(record), first, names)
 
 
 def _register_all() -> None:

@@ -63,11 +63,8 @@ def is_placed(value: object) -> bool:
 
 
 def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_key: tuple[str, ...]) -> None:
-    """Register how the calls of an op are placed; a user's own rule stays.
-
-    Nothing is done before the module of DTensors is imported: see `when_imported`.
-    """
-    if not is_loaded() or has_other_rule(overload):
+    """Register how the calls of an op are placed, once the module of DTensors is loaded; a user's own rule stays."""
+    if has_other_rule(overload):
         return
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 
@@ -79,8 +76,8 @@ def register(overload: OpOverload, rule: Rule, first_in_key: int, keywords_in_ke
 
 
 def withdraw(overload: OpOverload) -> None:
-    """Take back what was registered, if anything was."""
-    if is_loaded() and isinstance(_propagator().op_strategy_funcs.get(overload), _Function):
+    """Take back what was registered, if anything was; as `register`, once the module is loaded."""
+    if isinstance(_propagator().op_strategy_funcs.get(overload), _Function):
         del _propagator().op_strategy_funcs[overload]
         _forget()
 

@@ -196,8 +196,8 @@ def cast_by_hand(target: Target, record: OpRecord, policy: CastPolicy) -> Functi
         casts = [_to(x, policy, cast, widest) for x, cast in zip(tensors, wanted, strict=True)]
         results = call_on(target.call, sample.with_tensors(casts))
         before = next((x.dtype for _, x in named if x.is_floating_point()), None)
-        outputs = [output.name for output, _ in outputs_of(record, len(results))] or [""] * len(results)
-        wanted = [policy.outputs.get(name, "keep") for name in outputs]
+        found = outputs_of(record.declaration.schema.outputs, len(results))
+        wanted = [policy.outputs.get(output.name, "keep") for output, _ in found] or ["keep"] * len(results)
         return [_to(y, policy, cast, before) for y, cast in zip(results, wanted, strict=True)]
 
     return call

@@ -47,7 +47,7 @@ MORE_FACTORS = (4, 5)
 """Two calls more, where three compiled three graphs: a branch on a size ends there, a size made a number does not."""
 
 MOST_GRAPHS = 2
-"""What torch.compile makes of calls that differ in a size or in an integer: a static graph, then a dynamic one."""
+"""Graphs that torch.compile makes for calls that differ in a size or an integer: one static, then one dynamic."""
 
 MOST_NUMBERS = 2
 """How many numbers among the arguments are varied, one by one: each costs two or three compilations."""

@@ -74,23 +74,24 @@ def output_names(target: Target, count: int) -> list[str]:
         count: how many tensors came back; hidden outputs are among them or not.
     """
     record = record_of(target)
-    found = [] if record is None else outputs_of(record, count)
-    if record is None or len(found) != count:
+    outputs = () if record is None else record.declaration.schema.outputs
+    found, names = outputs_of(outputs, count), [output.name for output in outputs]
+    if len(found) != count:
         return [f"output {position}" for position in range(count)]
-    names = list(record.declaration.schema.output_names)
     labels = [f"output {names.index(one.name)}" if UNNAMED.fullmatch(one.name) else f"'{one.name}'" for one, _ in found]
     return [f"{label}{place}" for label, (_, place) in zip(labels, found, strict=True)]
 
 
-def outputs_of(record: OpRecord, count: int) -> list[tuple[Output, str]]:
+def outputs_of(outputs: Sequence[Output], count: int) -> list[tuple[Output, str]]:
     """Return the output that each of so many tensors is, and its place in a list, "[0]"; none if that is unknown.
 
     An optional output may be absent; beside a list, the number of tensors does not say whether it is.
     """
-    whole = [output for output in record.declaration.schema.outputs if "Tensor" in output.type]
+    whole = [output for output in outputs if "Tensor" in output.type]
     present = [output for output in whole if output.type != "Tensor?"]
-    has_list = any(output.is_tensor_list for output in whole)
-    for rows in [whole, present] if not has_list else [whole] * (present == whole):
+    if present != whole and any(output.is_tensor_list for output in whole):
+        return []
+    for rows in (whole, present):
         for chosen in (rows, [output for output in rows if not output.is_hidden]):
             found = _spread(chosen, count)
             if len(found) == count:
