@@ -1,5 +1,6 @@
 """What every test gets: one thread, and no compiled code of the test before."""
 
+import atexit
 import contextlib
 import gc
 import os
@@ -130,6 +131,4 @@ def pytest_runtest_teardown(item):
         gc.freeze()
 
 
-def pytest_unconfigure():
-    """Let the end of the process collect it."""
-    gc.unfreeze()
+atexit.register(gc.unfreeze)  # the end of the process collects it; what pytest collects at its own end stays quick

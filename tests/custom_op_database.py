@@ -188,7 +188,8 @@ RUNS = {
 def run(info: object, capability: str) -> None:
     """Put an op through one capability, on every sample of the database; raises if a value differs."""
     torch.manual_seed(0)
-    samples = list(info.sample_inputs("cpu", torch.double, requires_grad=info.supports_autograd))
+    # info.sample_inputs looks for a TestCase in every frame of the stack, whose files it reads: 0.1 s a call
+    samples = list(info.sample_inputs_func(info, "cpu", torch.double, info.supports_autograd))
     assert samples
     for sample in samples:
         pair = RUNS[capability](Case(info, sample))

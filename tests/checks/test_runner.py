@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import random
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -209,27 +210,29 @@ def test_dtype_applies_to_samples_made_and_samples_given():
     assert given.samples[0].tensors()[0].requires_grad
 
 
-def test_checks_of_other_packages_run_too(monkeypatch):
-    class Row:
-        name = "brought"
+@pytest.fixture
+def bring(monkeypatch):
+    """A function that makes a package bring a check."""
 
-        def load(self):
-            return Scripted
+    def brought(value):
+        row = SimpleNamespace(name="brought", load=lambda: value)
+        monkeypatch.setattr(checking, "entry_points", lambda group: [row])
 
-    monkeypatch.setattr(checking, "entry_points", lambda group: [Row()])
+    checking._checks_of_packages.cache_clear()
+    yield brought
+    checking._checks_of_packages.cache_clear()
+
+
+def test_checks_of_other_packages_run_too(bring):
+    bring(Scripted)
 
     assert "scripted" == checking.all_checks()[-1].name
     assert "skipped" == check(identity, [Sample(torch.ones(2))], checks=["scripted"]).results[0].status
 
 
-def test_entry_point_that_is_no_check_is_refused(monkeypatch):
-    class Row:
-        name = "brought"
+def test_entry_point_that_is_no_check_is_refused(bring):
+    bring(7)
 
-        def load(self):
-            return 7
-
-    monkeypatch.setattr(checking, "entry_points", lambda group: [Row()])
     with pytest.raises(CheckError, match="entry point 'brought': what the group"):
         checking.all_checks()
 
