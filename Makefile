@@ -8,8 +8,8 @@ TORCH ?=
 override TORCH := $(subst newest,$(shell sed -n 's/^torch==//p' requirements-newest.txt),$(TORCH))
 VENV ?= .venv$(addprefix -,$(TORCH))
 BUILD ?= build
-# Two workers on two cores or fewer, else one for each core.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print('auto' if (os.cpu_count() or 1) > 2 else 2)")
+# Three workers on two cores or fewer, because some tests wait; else one for each core.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print('auto' if (os.cpu_count() or 1) > 2 else 3)")
 PYTEST_ARGS ?=
 
 BIN = $(VENV)/bin

@@ -30,6 +30,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.locations import location_of_declaration
 from custom_autograd.core.option_types import check_bools
+from custom_autograd.execution import passing
 from custom_autograd.execution.call import publish
 from custom_autograd.execution.generated import generated_code_of, source_of
 from custom_autograd.execution.kernel_options import KernelOptions
@@ -196,8 +197,11 @@ class CustomOp(OwnDefinition, Generic[P, R]):
 
     def __new__(cls: type[H], record: OpRecord) -> H:
         """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
-        own = type(cls.__name__, (cls,), {"__module__": cls.__module__, "__slots__": native_kernels.SLOTS})
-        return cast(H, object.__new__(own))
+        names: dict[str, object] = {"__module__": cls.__module__, "__slots__": native_kernels.SLOTS}
+        traced = passing.traced_call(record.declaration)
+        if traced is not None:
+            names["__call__"] = passing.copy_of(cls.__call__, traced)
+        return cast(H, object.__new__(type(cls.__name__, (cls,), names)))
 
     def __init__(self, record: OpRecord) -> None:
         self._record, self._hash = record, hash(record.overload)

@@ -13,7 +13,7 @@ import coverage
 
 from near import argument_of, lines_of_tests, seconds_of_tests
 
-LEAST_SECONDS = 1.0
+LEAST_SECONDS = 0.3
 """Of a test that may be left out, while coverage looks on, which triples its time."""
 OF_OTHER_CODE = ("demo", "docs", "examples", "kernels", "measuring", "native", "second_device", "test_", "third_party")
 """Tests of what is not the package, or not in Python: how much of that they run is not measured."""

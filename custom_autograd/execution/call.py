@@ -182,10 +182,11 @@ def publish(record: OpRecord) -> None:
 def withdraw(record: OpRecord) -> None:
     """Take that back, so that compiled callers, which are guarded by it, are traced again."""
     with record.lock:  # as above
-        for handle in list(record.road.called):
-            del type(handle).__call__
-            record.road.called.discard(handle)
-            record.road.uncalled.add(handle)
+        record.road.uncalled |= record.road.called
+        record.road.called.clear()
+        for handle in record.road.uncalled:
+            if "__call__" in vars(type(handle)):  # generated, or one of passing.py
+                del type(handle).__call__
         record.call_behind = None
     if record.road.native is not None:
         record.road.native.take_over()

@@ -82,10 +82,56 @@ def _(x):
 def test_a_replaced_backward_is_traced_anew_in_the_same_process():
     f = torch.compile(lambda x: scaled(x).sum(), backend="aot_eager", fullgraph=True)
     x = torch.ones(2, requires_grad=True)
-    for factor in (2.0, 10.0):
+    for factor in (2.0, 10.0, 3.0):
         scaled.register_backward(lambda grad, factor=factor: grad * factor, replace=True)
 
         assert_close(torch.autograd.grad(f(x), x)[0], torch.full((2,), factor))
+
+
+def weighted(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x.clone() if weight is None else x * weight
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+class TestAnOpOfTensorsThatNoEagerCallHasSeen:
+    """Dynamo traces code that nothing was generated for: see execution/passing.py."""
+
+    @staticmethod
+    def declare():
+        op = custom_op("compiler::weighted", weighted, replace=True)
+        op.register_fake(lambda x, weight: torch.empty_like(x))
+        return op
+
+    def test_it_takes_arguments_as_it_does_in_eager(self):
+        op, x = self.declare(), torch.ones(2)
+        f = torch.compile(lambda: [op(x, None), op(x, weight=2 * x), op(weight=3 * x, x=x)], backend="eager")
+
+        assert [1, 2, 3] == [y[0].item() for y in f()]
+        assert "__call__" in vars(type(op))  # that of passing.py
+
+    @pytest.mark.parametrize(
+        ("call", "text"),
+        [
+            (lambda op, x: op(x), r"compiler::weighted\(\) missing 1 required positional argument: 'weight'"),
+            (lambda op, x: op(x, x, x), r"compiler::weighted\(\) takes 2 positional arguments but 3 were given"),
+            (lambda op, x: op(x, y=x), "got an unexpected keyword argument 'y'"),
+        ],
+        ids=["too few", "too many", "unknown"],
+    )
+    def test_a_wrong_call_raises_what_it_raises_in_eager(self, call, text):
+        op, x = self.declare(), torch.ones(2)
+
+        with pytest.raises(TypeError, match=text):
+            torch.compile(call, backend="eager")(op, x)
+
+    def test_callers_stay_compiled_after_the_first_eager_call(self):
+        op, x, graphs = self.declare(), torch.ones(2), []
+        f = torch.compile(lambda x: op(x, x), backend=lambda graph, inputs: graphs.append(graph) or graph)
+        f(x)
+        op(x, x)
+        f(x)
+
+        assert 1 == len(graphs)
 
 
 def plain(x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from python_server import run_python
 from slow_cases import nightly_but
 
 ROOT = Path(__file__).parents[2]
@@ -222,16 +223,14 @@ def test_a_time_in_which_nothing_can_run_is_refused(minutes, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    command = [sys.executable, SCRIPT, "--device", "cpu", "--out", tmp_path / "file"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = run_python(SCRIPT, "--device", "cpu", "--out", tmp_path / "file")
 
     assert 2 == found.returncode
     assert "the results cannot be written, choose another --out: " in found.stderr
 
 
 def test_stages_for_which_no_time_is_left_are_reported(tmp_path):
-    command = [sys.executable, SCRIPT, "--device", "cpu", "--minutes", "1e-9", "--stages", "calls", "--out", tmp_path]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = run_python(SCRIPT, "--device", "cpu", "--minutes", "1e-9", "--stages", "calls", "--out", tmp_path)
 
     assert 1 == found.returncode
     assert "- calls: 1: what a call costs on tensors of the device, and on the CPU\n" in found.stdout
@@ -257,7 +256,7 @@ def test_a_run_that_is_stopped_has_a_report(stage_modules, tmp_path, monkeypatch
 
 
 def test_a_run_without_a_gpu_says_so():
-    found = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
+    found = run_python(SCRIPT)
 
     assert 2 == found.returncode
     assert "torch sees no GPU; --device cpu rehearses the run without one" in found.stderr

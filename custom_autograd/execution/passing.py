@@ -1,0 +1,56 @@
+"""What Dynamo traces in place of `op(...)` until the first eager call, where that is a call of the dispatcher as it is.
+
+Ops with as many arguments share its code, under other names, so that it costs a declaration microseconds; what is
+generated for other ops costs more than all the rest of one, and is generated while Dynamo traces, by twice as many
+instructions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from custom_autograd.execution.source import compile_source
+from custom_autograd.registration.declaration import Declaration
+from custom_autograd.torch_private.compiler import outside_compilation, traced_as
+
+
+def traced_call(declaration: Declaration) -> Callable[..., Any] | None:  # Any: as the schema declares
+    """Return a call of the dispatcher for an op of tensors; None if anything is converted, refused or left out."""
+    schema, arguments = declaration.schema, declaration.schema.arguments
+    if schema.hidden_outputs or schema.named_tuple or schema.is_one_tuple or declaration.tree is not None:
+        return None
+    for argument in arguments:
+        is_by_name_or_position = not (argument.is_keyword_only or argument.is_positional_only or argument.is_variadic)
+        is_taken = argument.type in ("Tensor", "Tensor?") and argument.to_dispatcher is None
+        # Dynamo would guard on defaults of `__call__`, which is given any arguments.
+        if not (is_by_name_or_position and is_taken) or argument.has_default or argument.name == "self":
+            return None
+    names = ("self", *(argument.name for argument in arguments))
+    scope = {"__builtins__": vars(builtins)}  # Dynamo reads it
+    made = FunctionType(_code(len(arguments)).replace(co_varnames=names), scope)
+    made.__qualname__ = str(declaration.name)  # what Python's own errors call it
+    return made
+
+
+@functools.cache
+def _code(count: int) -> CodeType:
+    names = "".join(f", _{position}" for position in range(count))
+    text = f"def traced(self, /{names}):\n    return self._record.overload({names.removeprefix(', ')})\n"
+    code: CodeType = compile_source(text, f"call of {count} tensors", {})["traced"].__code__
+    return code
+
+
+def copy_of(call: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
+    """Return a copy of the call that all ops begin with, which Dynamo traces another function in place of."""
+    assert isinstance(call, FunctionType)
+    return traced_as(traced)(FunctionType(_copied(call.__code__), call.__globals__, call.__name__))
+
+
+@functools.cache
+def _copied(code: CodeType) -> CodeType:
+    """Return another object, on which Dynamo guards: callers are compiled again where one call replaces the other."""
+    return outside_compilation(FunctionType(code.replace(), {})).__code__
