@@ -4,19 +4,24 @@
 environment, folder, path and `__main__` are its own, and it ends as an interpreter does. It cannot have options of
 Python, or look at an import of torch: such a program is started with subprocess.
 
-This file is its own server: a line of JSON on standard input is a program, and a line of output is how it ended.
+This file is its own server, which the workers of a session share: it listens at a socket in the folder for temporary
+files, and ends with the worker that started it. A line of JSON is a program, and a line of output is how it ended.
 """
 
-import functools
+import contextlib
+import fcntl
+import hashlib
 import importlib
 import json
 import multiprocessing.process
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import warnings
 from pathlib import Path
@@ -41,33 +46,90 @@ def run_python(*arguments, cwd=None, env=None, modules=("torch",), variables=())
     with tempfile.TemporaryDirectory() as folder:
         printed = [Path(folder, name) for name in ("out", "err")]
         given = [words, str(cwd or Path.cwd()), dict(os.environ if env is None else env), *map(str, printed)]
-        server = _server(modules, variables, os.getpid())
-        server.stdin.write(json.dumps(given) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
+        code = _answer(json.dumps(given), modules, variables) or _answer(json.dumps(given), modules, variables)
         out, err = (path.read_text(encoding="utf-8", errors="replace") for path in printed)
-    return subprocess.CompletedProcess([sys.executable, *words], code, out, err)
+    return subprocess.CompletedProcess([sys.executable, *words], int(code), out, err)
 
 
-@functools.cache
-def _server(modules, variables, _pid):
-    command, env = [sys.executable, __file__, *modules], {**os.environ, **dict(variables)}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+def _answer(program, modules, variables):
+    """How a program ended; nothing where the server has ended before it began, with the worker that had started it."""
+    with _connection(modules, variables) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(f"{program}\n".encode())
+        return connection.makefile().readline()
+    return ""
 
 
-def serve(modules):
+def _connection(modules, variables):
+    """A connection with the server, which is started if no worker of this session has."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+    name = hashlib.sha256(repr((session, modules, variables)).encode()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir(), f"python-server-{name}")
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            return _connected(path)
+        path.unlink(missing_ok=True)
+        server = subprocess.Popen([sys.executable, __file__, path, *modules], env={**os.environ, **dict(variables)})
+        _started.append(server)
+        while server.poll() is None:
+            with contextlib.suppress(OSError):
+                return _connected(path)
+            time.sleep(0.01)
+    raise RuntimeError(f"a server of programs ended with {server.returncode}")
+
+
+_started = []  # of this process; they end when it does
+
+
+def _connected(path):
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def serve(path, *modules):
     """Fork for each program, and say how it ended; what a child returns is its program."""
+    parent, listening = os.getppid(), socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    listening.settimeout(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in modules:
             importlib.import_module(name)
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            return json.loads(line)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+    while os.getppid() == parent:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
+        if os.fork() == 0:
+            listening.close()
+            return answer(connection)
+        connection.close()
+    os.unlink(path)
+    os.unlink(f"{path}.lock")
     sys.exit()
+
+
+def answer(connection):
+    """Return the program, in a child; say how that has ended, in this process."""
+    connection.settimeout(None)
+    with connection, connection.makefile("rw") as lines:
+        given = json.loads(lines.readline())
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            lines.write(f"{os.waitstatus_to_exitcode(status)}\n")
+            lines.flush()
+            os._exit(0)
+    return given
 
 
 def become(words, folder, env, out, err):
@@ -100,4 +162,4 @@ def become(words, folder, env, out, err):
 
 
 if __name__ == "__main__":
-    become(*serve(sys.argv[1:]))
+    become(*serve(*sys.argv[1:]))

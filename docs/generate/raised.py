@@ -7,6 +7,7 @@ function makes it from one of its parameters, each call of that function is a me
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -56,6 +57,7 @@ class Message:
     line: int
 
 
+@functools.cache  # two tests and the page ask for those of the package
 def messages(package: Path) -> list[Message]:
     """Return every message of a package, in the order of its files."""
     source = Source()
