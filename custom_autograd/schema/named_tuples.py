@@ -68,5 +68,7 @@ def results_in_order(schema: Schema, result: Any, refuse: Refuse) -> Any:
     Fields that contradict that order are refused. That of an op with one output is the output, out of its tuple; what
     is not a tuple stays as it is.
     """
+    if not isinstance(result, tuple):
+        return result
     result = in_order_of(schema.output_names, result, refuse)
     return sole_value(schema, result) if len(schema.outputs) == 1 else result
