@@ -8,6 +8,7 @@ import signal
 import sys
 
 import pytest
+import tables
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -89,7 +90,7 @@ def imports_of(tmp_path, monkeypatch):
 def seeded():
     """The global generator, where a test forgets to use its own."""
     if "torch" in sys.modules:
-        torch.manual_seed(0)
+        tables.seed()
 
 
 @pytest.fixture(autouse=True)
