@@ -198,9 +198,9 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     def __new__(cls: type[H], record: OpRecord) -> H:
         """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
         names: dict[str, object] = {"__module__": cls.__module__, "__slots__": native_kernels.SLOTS}
-        traced = passing.traced_call(record.declaration)
-        if traced is not None:
-            names["__call__"] = passing.copy_of(cls.__call__, traced)
+        call = passing.first_call(cls.__call__, record.declaration)
+        if call is not None:
+            names["__call__"] = call
         return cast(H, object.__new__(type(cls.__name__, (cls,), names)))
 
     def __init__(self, record: OpRecord) -> None:

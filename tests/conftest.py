@@ -89,8 +89,7 @@ def imports_of(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def seeded():
     """The global generator, where a test forgets to use its own."""
-    if "torch" in sys.modules:
-        tables.seed()
+    tables.seed()
 
 
 @pytest.fixture(autouse=True)

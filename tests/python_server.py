@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import types
 import warnings
 from pathlib import Path
@@ -46,7 +45,8 @@ def run_python(*arguments, cwd=None, env=None, modules=("torch",), variables=())
     with tempfile.TemporaryDirectory() as folder:
         printed = [Path(folder, name) for name in ("out", "err")]
         given = [words, str(cwd or Path.cwd()), dict(os.environ if env is None else env), *map(str, printed)]
-        code = _answer(json.dumps(given), modules, variables) or _answer(json.dumps(given), modules, variables)
+        program = json.dumps(given)
+        code = _answer(program, modules, variables) or _answer(program, modules, variables)
         out, err = (path.read_text(encoding="utf-8", errors="replace") for path in printed)
     return subprocess.CompletedProcess([sys.executable, *words], int(code), out, err)
 
@@ -69,13 +69,14 @@ def _connection(modules, variables):
         with contextlib.suppress(OSError):
             return _connected(path)
         path.unlink(missing_ok=True)
-        server = subprocess.Popen([sys.executable, __file__, path, *modules], env={**os.environ, **dict(variables)})
-        _started.append(server)
-        while server.poll() is None:
-            with contextlib.suppress(OSError):
-                return _connected(path)
-            time.sleep(0.01)
-    raise RuntimeError(f"a server of programs ended with {server.returncode}")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen(64)
+            descriptor = listening.fileno()
+            command = [sys.executable, __file__, path, str(descriptor), *modules]
+            env = {**os.environ, **dict(variables)}
+            _started.append(subprocess.Popen(command, env=env, pass_fds=[descriptor]))
+        return _connected(path)
 
 
 _started = []  # of this process; they end when it does
@@ -91,11 +92,9 @@ def _connected(path):
     return connection
 
 
-def serve(path, *modules):
+def serve(path, descriptor, *modules):
     """Fork for each program, and say how it ended; what a child returns is its program."""
-    parent, listening = os.getppid(), socket.socket(socket.AF_UNIX)
-    listening.bind(path)
-    listening.listen(64)
+    parent, listening = os.getppid(), socket.socket(fileno=int(descriptor))
     listening.settimeout(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

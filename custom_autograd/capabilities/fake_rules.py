@@ -105,9 +105,10 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
     """Return what a fake returns; raise if it reads a value, at once or by a number that no output has as a size."""
     positional, keywords = bind.user_call(arguments)
     tensors = tensors_in(list(arguments.values()))
-    before, known = fakes.pending_symbols(tensors), fakes.take_known_numbers(tensors)
+    before = fakes.pending_symbols(tensors)
     try:
-        result = rule.function(*positional, **keywords)
+        with fakes.without_known_numbers(tensors):
+            result = rule.function(*positional, **keywords)
     except Exception as error:
         from custom_autograd.torch_private.symbols import needs_data  # loads sympy
 
@@ -116,9 +117,6 @@ def _run(record: OpRecord, rule: FakeRule, bind: Binder, arguments: dict[str, An
         if has_read or needs_data(error):
             raise _reads_data(record, rule, first_line(error)) from error
         raise
-    finally:
-        for fake, number in known:
-            fake.item_memo = number
     pending = fakes.pending_symbols(tensors) - before
     if pending:
         from custom_autograd.torch_private.symbols import symbols_in  # loads sympy

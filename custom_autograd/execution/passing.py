@@ -1,8 +1,7 @@
-"""What Dynamo traces in place of `op(...)` until the first eager call, where that is a call of the dispatcher as it is.
+"""What a class of an op calls first, where the dispatcher's op takes what the op takes: Dynamo traces a call of that.
 
-Ops with as many arguments share its code, under other names, so that it costs a declaration microseconds; what is
-generated for other ops costs more than all the rest of one, and is generated while Dynamo traces, by twice as many
-instructions.
+Ops with the same number of arguments share the code of that call, under their own names, which takes microseconds at
+the declaration. For other ops, a call is generated while Dynamo traces, which then traces twice as many instructions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,25 @@ from custom_autograd.registration.declaration import Declaration
 from custom_autograd.torch_private.compiler import outside_compilation, traced_as
 
 
-def traced_call(declaration: Declaration) -> Callable[..., Any] | None:  # Any: as the schema declares
+def first_call(call: Callable[..., Any], declaration: Declaration) -> Callable[..., Any] | None:
+    """Return a copy of the call that all ops begin with, which Dynamo traces a call of the dispatcher in place of.
+
+    None for an op of which that is not the same call. Any: as the schema declares, here and below.
+    """
+    traced = _traced_call(declaration)
+    if traced is None:
+        return None
+    assert isinstance(call, FunctionType)
+    return traced_as(traced)(FunctionType(_copied(call.__code__), call.__globals__, call.__name__))
+
+
+@functools.cache
+def _copied(code: CodeType) -> CodeType:
+    """Return another object, on which Dynamo guards: callers are compiled again where one call replaces the other."""
+    return outside_compilation(FunctionType(code.replace(), {})).__code__
+
+
+def _traced_call(declaration: Declaration) -> Callable[..., Any] | None:
     """Return a call of the dispatcher for an op of tensors; None if anything is converted, refused or left out."""
     schema, arguments = declaration.schema, declaration.schema.arguments
     if schema.hidden_outputs or schema.named_tuple or schema.is_one_tuple or declaration.tree is not None:
@@ -42,15 +59,3 @@ def _code(count: int) -> CodeType:
     text = f"def traced(self, /{names}):\n    return self._record.overload({names.removeprefix(', ')})\n"
     code: CodeType = compile_source(text, f"call of {count} tensors", {})["traced"].__code__
     return code
-
-
-def copy_of(call: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:  # Any: as above
-    """Return a copy of the call that all ops begin with, which Dynamo traces another function in place of."""
-    assert isinstance(call, FunctionType)
-    return traced_as(traced)(FunctionType(_copied(call.__code__), call.__globals__, call.__name__))
-
-
-@functools.cache
-def _copied(code: CodeType) -> CodeType:
-    """Return another object, on which Dynamo guards: callers are compiled again where one call replaces the other."""
-    return outside_compilation(FunctionType(code.replace(), {})).__code__

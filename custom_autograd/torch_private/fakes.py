@@ -58,20 +58,23 @@ def pending_symbols(tensors: Sequence[Tensor]) -> frozenset[Any]:  # Any: a symp
     return frozenset(environment.pending_fresh_unbacked_symbols).difference(ignorable)
 
 
-def take_known_numbers(tensors: Sequence[Tensor]) -> list[tuple[Any, Any]]:  # Any: FakeTensors and symbols
-    """Make `item()` of fake tensors a number that depends on data, also where Dynamo knows what it is.
+@contextlib.contextmanager
+def without_known_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Make `item()` of fake tensors within a number that depends on data, also where Dynamo knows what it is."""
+    numbers = [(tensor, getattr(tensor, "item_memo", None)) for tensor in tensors]
+    known: list[tuple[Any, Any]] = [row for row in numbers if _is_known(row[1])]  # Any: FakeTensors and symbols
+    try:
+        for fake, _ in known:
+            fake.item_memo = None
+        yield
+    finally:
+        for fake, number in known:
+            fake.item_memo = number
 
-    Returns:
-        The tensors of which it is known, each with the number, which is to be set again as its `item_memo`.
-    """
-    numbers: list[tuple[Any, Any]] = [(tensor, getattr(tensor, "item_memo", None)) for tensor in tensors]
-    known = [row for row in numbers if row[1] is not None and _is_known(row[1])]
-    for fake, _ in known:
-        fake.item_memo = None
-    return known
 
-
-def _is_known(number: Any) -> bool:  # Any: a symbol
+def _is_known(number: Any) -> bool:  # Any: a symbol, or None
+    if number is None:
+        return False
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # loads sympy, which has made the symbol
 
     return not free_unbacked_symbols(number)
