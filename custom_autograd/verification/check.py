@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -94,7 +93,7 @@ def all_checks() -> tuple[Check, ...]:
     return CHECKS + _checks_of_packages()
 
 
-@functools.cache
+@cache
 def _checks_of_packages() -> tuple[Check, ...]:
     """Return the checks of installed packages, whose metadata takes milliseconds to read."""
     return tuple(_loaded(row.name, row.load()) for row in entry_points(group=ENTRY_POINTS))

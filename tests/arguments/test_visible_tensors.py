@@ -7,7 +7,7 @@ from typing import NamedTuple, TypedDict
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from log_wrapper import Log
 from messages.shown import message
@@ -15,6 +15,9 @@ from tables import each
 from torch import Tensor
 
 from custom_autograd import DeclarationError, custom_op
+
+# How long a value takes, and how many hold no tensor, depends on the machine and on what is drawn.
+UNKNOWN = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
 class Named(NamedTuple):
@@ -142,7 +145,7 @@ def declare(annotation, **options):
     return custom_op("visible::annotated", function, replace=True, **options)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_tensors_are_visible_whatever_the_annotation(data):
     annotation, value = draw(data)
@@ -150,7 +153,7 @@ def test_tensors_are_visible_whatever_the_annotation(data):
     check_all_ways(declare(annotation, reference=True), value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_meta_and_needs_have_the_structure_of_an_argument(data):
     annotation, value = draw(data)
@@ -166,7 +169,7 @@ def test_meta_and_needs_have_the_structure_of_an_argument(data):
     check_all_ways(op, value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_tensors_are_visible_whatever_the_type_in_a_schema_or_it_is_refused(data):
     spelling = data.draw(SCHEMA_TYPES)
@@ -181,7 +184,7 @@ def test_tensors_are_visible_whatever_the_type_in_a_schema_or_it_is_refused(data
     check_all_ways(op, value)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_autocast_casts_the_tensors_whatever_the_annotation(data):
     annotation, value = draw(data)
@@ -203,7 +206,7 @@ class Labelled(Tensor):
     """A subclass that PyTorch keeps by its __torch_function__."""
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_a_subclass_is_visible_in_each_position_whatever_the_annotation(data):
     annotation, value = draw(data)
@@ -233,7 +236,7 @@ def check_compiled(annotation, value):
     torch.testing.assert_close(eager(compiled), eager(lambda x: plain(mapped(lambda index: index * x, value))))
 
 
-@settings(max_examples=12)
+@settings(max_examples=12, suppress_health_check=UNKNOWN)
 @given(st.data())
 def test_gradients_in_compiled_code_whatever_the_annotation(data):
     check_compiled(*draw(data))
