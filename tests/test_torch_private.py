@@ -49,6 +49,7 @@ from custom_autograd.torch_private import (
 )
 from custom_autograd.torch_private import definitions as registrations
 from custom_autograd.torch_private import verification as compilation
+from custom_autograd.verification.checks import CHECKS
 from python_server import run_python
 
 
@@ -450,10 +451,11 @@ print("torch._dynamo.eval_frame" in sys.modules)
 
 
 def test_modules_that_checks_make_torch_load():
-    verification.load_for({"derivatives", "compiler"})
+    words = {word for _, words in verification.LOADED_BY for word in words.split()}
+    verification.load_for(words)
 
-    loaded = {"torch.fx.experimental.symbolic_shapes", "torch._dynamo"}
-    assert loaded <= set(sys.modules)
+    assert words <= {check.name for check in CHECKS} | {check.group for check in CHECKS}
+    assert {module for module, _ in verification.LOADED_BY} <= set(sys.modules)
 
 
 def test_fake_tensors_and_overloads_for_verification():

@@ -26,6 +26,7 @@ _dynamo.guards.profile_guard_manager       times new guards for a log, once the 
 import contextlib
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -264,16 +265,24 @@ class Wrapped(Tensor):
         return tree_map_only(Tensor, lambda tensor: Wrapped(tensor, seen), found)
 
 
-SYMBOLS = frozenset({"derivatives", "layout", "determinism"})
-DYNAMO = frozenset({"compiler", "metadata", "saving", "system", "transforms", "bounds", "uninitialised"})
+LOADED_BY = (
+    ("torch.fx.experimental.symbolic_shapes", "derivatives layout determinism"),
+    ("torch._dynamo", "metadata autocast bounds explore needs nesting profiler saved_hooks subclasses uninitialised"),
+    ("torch._decomp.decompositions_for_jvp", "forward_mode adjoint nesting compiled_transforms explore"),
+    ("torch.export._trace", "symbolic export compiled_autograd compiled_transforms compile recompilation opcheck"),
+    ("torch._inductor.compile_fx", "compile recompilation opcheck"),
+)
+"""Modules that torch loads when it is asked for symbols, traces, tangents or compiled code, and who asks for them."""
 
 
 def load_for(words: Collection[str]) -> None:
-    """Load what the checks of these groups and names make torch load."""
-    if not SYMBOLS.isdisjoint(words):
-        importlib.import_module("torch.fx.experimental.symbolic_shapes")
-    if not DYNAMO.isdisjoint(words):
-        importlib.import_module("torch._dynamo")
+    """Load what the checks of these groups and names make torch load; what an unknown torch lacks is left to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch itself, about what it imports
+        for module, groups_and_names in LOADED_BY:
+            if not set(groups_and_names.split()).isdisjoint(words):
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module)
 
 
 class GraphCounter:
