@@ -46,11 +46,11 @@ def test_other_gradient_when_compiled_fails():
 
     assert "failed" == result.status
     assert "compiled backward: gradient of 'x'[" in result.message
-    assert "(ratio 1.5) in eager" in result.message
+    assert "(ratio 1.5), by a call in eager" in result.message
 
 
 def test_other_gradient_of_an_op_declared_here_fails():
-    assert "(ratio 1.5) in eager" in result_of(ours).message
+    assert "(ratio 1.5), by a call in eager" in result_of(ours).message
 
 
 def test_gradient_that_is_zero_passes():

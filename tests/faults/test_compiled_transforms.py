@@ -66,21 +66,21 @@ def test_other_value_when_compiled_fails_under_each_transform():
     assert ["compiled grad", "compiled vmap", "compiled jvp"] == [
         line.partition(":")[0] for line in result.message.splitlines()
     ]
-    assert "(ratio 1.5) in eager" in result.message
+    assert "(ratio 1.5), by jvp in eager" in result.message
 
 
 def test_transform_that_does_not_run_in_eager_is_skipped_by_name():
     result = result_of(lambda x: x * float(x.detach().sum()))
 
     assert "passed" == result.status
-    assert "not checked: vmap: it does not run in eager: RuntimeError" in result.message
+    assert "not checked: compiled vmap: it does not run in eager: RuntimeError" in result.message
 
 
 def test_what_torch_refuses_of_a_plain_function_is_skipped_by_name():
     result = result_of(depends_on_data)
 
     assert "skipped" == result.status
-    assert "grad: compiling raises Unsupported: Data-dependent branching" in result.message
+    assert "compiled grad: compiling raises Unsupported: Data-dependent branching" in result.message
 
 
 def test_random_numbers_are_the_same_compiled():
@@ -95,7 +95,7 @@ def test_the_vmap_of_a_number_that_depends_on_data_is_skipped_by_name():
     result = result_of(op)
 
     assert "passed" == result.status
-    assert "not checked: vmap: a number among its results depends on the data" in result.message
+    assert "not checked: compiled vmap: a number among its results depends on the data" in result.message
 
 
 def test_integers_are_skipped_with_the_reason():

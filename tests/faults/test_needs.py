@@ -142,15 +142,16 @@ def test_gradient_in_the_place_of_another_fails():
     result = result_of(ShiftsGradients)
 
     assert "failed" == result.status
-    assert "the gradient of 'x' where only it is needed[1, 2] = " in result.message
+    assert "only 'x' needs a gradient: gradient of 'x'[1, 2] = " in result.message
+    assert "a gradient is returned in the place of another" == result.cause
 
 
 def test_another_gradient_in_grad_mode_fails():
     result = result_of(OtherInGradMode)
 
     assert "failed" == result.status
-    assert "the gradient of 'x' where only it is needed, with create_graph=True[" in result.message
-    assert result.message.endswith("(ratio 2) without it")
+    assert "only 'x' needs a gradient, with create_graph=True: gradient of 'x'[" in result.message
+    assert "(ratio 2), by a plain call" in result.message
 
 
 def test_a_backward_that_cannot_be_recorded_is_not_judged():

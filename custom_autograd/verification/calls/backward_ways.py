@@ -26,6 +26,7 @@ from custom_autograd.verification.calls.call import (
     leaves_of,
     run,
 )
+from custom_autograd.verification.harness.base import first_line
 from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.settings import move_on
 from custom_autograd.verification.harness.sweeps import has_arithmetic
@@ -127,6 +128,17 @@ def _elsewhere(target: Target, call: Call) -> Iterator[Outcome]:
         yield other.submit(begun.backward, _sent(call, begun)).result()
 
 
+def _with_graph(target: Target, call: Call) -> Iterator[Outcome]:
+    """Record the backward, as a second derivative asks for."""
+    begun = begin(target, target.call, call)
+    cotangents = _sent(call, begun)
+    try:
+        found = begun.backward(cotangents, create_graph=True)
+    except Exception as error:  # a finding of the check second_order
+        raise UnfitError(f"the backward raises {first_line(error)} in grad mode") from error
+    yield found
+
+
 def _accumulated(target: Target, call: Call) -> Iterator[Outcome]:
     """Run a backward for each result alone, and add the gradients."""
     begun = begin(target, target.call, call)
@@ -188,6 +200,7 @@ def _checkpointed(target: Target, call: Call, *, use_reentrant: bool) -> Iterato
 
 STATE = "state outside ctx, which the next call overwrites"
 SAVED_ELSEWHERE = "tensors saved outside save_for_backward, or a forward that does not do the same again"
+RECORDED = "the backward computes something else in grad mode, or from what needs a gradient"
 THREAD_STATE = "it reads state that belongs to the thread of the forward"
 NOISE = "it draws again what the forward drew, and did not save"
 
@@ -197,6 +210,7 @@ OTHERS_BETWEEN = Way("with another call between forward and backward", _others_b
 OTHER_NOISE = Way("with other random numbers drawn before the backward", _other_noise, cause=NOISE, is_owed=True)
 AGAIN = Way("with two backwards", _backward_again, cause="it uses up what it reads", is_owed=True)
 ELSEWHERE = Way("with its backward in another thread", _elsewhere, cause=THREAD_STATE, is_owed=True)
+WITH_GRAPH = Way("with create_graph=True", _with_graph, cause=RECORDED)
 ACCUMULATED = Way("with one backward for each result", _accumulated)
 PACKED = Way("under saved_tensors_hooks that copy", _with_copies, cause=SAVED_ELSEWHERE, is_owed=True)
 ON_CPU = Way("under save_on_cpu", _on_cpu, cause=SAVED_ELSEWHERE, is_owed=True)

@@ -18,7 +18,6 @@ from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import DRAWS, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import VALUES, Change
 from custom_autograd.verification.calls.exploration import Explorer
-from custom_autograd.verification.calls.judge import Fault
 from custom_autograd.verification.harness.agreement import TO_SAY
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -89,9 +88,9 @@ class Row(Check):
         del change
         return True
 
-    def cause_of(self, fault: Fault | None) -> str:
-        """Return what is wrong, probably; empty where only the numbers can say."""
-        del fault
+    def cause_of(self, verdict: Verdict) -> str:
+        """Return what is wrong, probably; empty where only the way or the numbers can say."""
+        del verdict
         return self.cause
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
@@ -111,7 +110,7 @@ class Row(Check):
         for case in cases:
             verdict = explorer.look(case)
             is_as_given = self.is_of_changes and not case.changes
-            finding = finding_of(explorer, verdict, "" if is_as_given else self.cause_of(verdict.fault))
+            finding = finding_of(explorer, verdict, "" if is_as_given else self.cause_of(verdict))
             is_told = self.tells_refusals or finding.advice or finding.status != "skipped"
             if is_told and verdict.reason not in (UNFIT, UNKNOWN):
                 yield finding
@@ -139,6 +138,14 @@ class Row(Check):
         for way in self.ways:
             for chosen in changes:
                 yield Case(chosen, way)
+
+
+class WayRow(Row):
+    """A check of gradients in some ways: each gives what a plain call of the op itself gives."""
+
+    needs_gradients = True
+    is_plain = True
+    why_not_generator = ""  # equal calls draw equal numbers
 
 
 def finding_of(explorer: Explorer, verdict: Verdict, cause: str = "") -> Finding:

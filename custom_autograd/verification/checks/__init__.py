@@ -2,11 +2,11 @@
 
 from custom_autograd.verification.checks.autocast import Autocast
 from custom_autograd.verification.checks.bounds import Bounds, Streams
-from custom_autograd.verification.checks.compiled import Compile, CompiledAutograd, CompiledTransforms, Export
 from custom_autograd.verification.checks.contract import Contract
 from custom_autograd.verification.checks.directional import Complex, Directional
 from custom_autograd.verification.checks.errors import Errors
 from custom_autograd.verification.checks.explore import Explore
+from custom_autograd.verification.checks.export import Export
 from custom_autograd.verification.checks.fake import Fake, Symbolic
 from custom_autograd.verification.checks.forward_mode import ForwardMode
 from custom_autograd.verification.checks.gradcheck import Gradcheck, NonDifferentiable
@@ -20,6 +20,9 @@ from custom_autograd.verification.checks.nesting import Nesting
 from custom_autograd.verification.checks.profiler import Profiler
 from custom_autograd.verification.checks.recompilation import Cache, Recompilation
 from custom_autograd.verification.checks.rows import (
+    Compile,
+    CompiledAutograd,
+    CompiledTransforms,
     Cotangents,
     Layouts,
     Reference,

@@ -13,15 +13,19 @@ from torch import Tensor
 from custom_autograd.registration.rule_types import Gradient, GradientRule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import Overload, Watch, arguments_of_overload, name_of_overload
-from custom_autograd.verification.calls.call import Call, begin, call_in_double, cotangents_of, run_repeatably
-from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed, measured
-from custom_autograd.verification.harness.comparison import find_difference, judged
+from custom_autograd.verification.calls.backward_ways import PLAIN, WITH_GRAPH
+from custom_autograd.verification.calls.call import Call, begin, call_in_double, cotangents_of
+from custom_autograd.verification.calls.case import Verdict
+from custom_autograd.verification.calls.changes import NEEDS
+from custom_autograd.verification.calls.row import WayRow
+from custom_autograd.verification.harness.base import Finding, failed, measured
+from custom_autograd.verification.harness.comparison import find_difference
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.targets import Target
 
 
-class Needs(Check):
-    """Each input alone against all of them: equal gradients, and no op that only another gradient would read."""
+class Needs(WayRow):
+    """Some inputs against all of them: equal gradients, and no op that only another gradient would read."""
 
     name = "needs"
     code = "G06"
@@ -30,25 +34,24 @@ class Needs(Check):
     needs = ("gradcheck",)
     purpose = "a gradient that is not needed is not computed, and does not change the others"
 
+    stages = (NEEDS,)
+    ways = (PLAIN, WITH_GRAPH)
+    nothing = "only one input can have a gradient"
+
+    def cause_of(self, verdict: Verdict) -> str:
+        """Return why a gradient is another one where the others are not needed."""
+        return "a gradient is returned in the place of another" if verdict.case.way is PLAIN else ""
+
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return three findings per input: the value of its gradient, also with create_graph, and work for nothing."""
+        """Yield one finding for each choice of inputs, with and without a graph; then one for each, on wasted work."""
+        yield from super().run(target, sample)
         call = call_in_double(target, sample)
-        if len(call.needs) < 2:
-            raise NothingToCheckError("only one input can have a gradient")
-        expected = run_repeatably(target, call)
-        everything, leaves = _record(target, call), call.sample.leaves()
+        everything = _record(target, call)
         for position in sorted(call.needs):
-            part = replace(call, needs=frozenset({position}))
-            alone = _record(target, part)
-            if alone.able != everything.able:
-                continue  # which outputs carry a gradient depends on which inputs need one
-            label = f"the gradient of '{target.name_of(leaves[position])}' where only it is needed"
-            (name,) = alone.grads
-            difference = find_difference([alone.grads[name]], [expected[name]], names=[label])
-            cause = "a gradient is returned in the place of another"
-            yield judged(difference, "{} where all are needed", cause=cause)
-            yield _compare_with_graph(target, part, alone.grads[name], label)
-            yield _waste(target, name, everything, alone)
+            alone = _record(target, replace(call, needs=frozenset({position})))
+            if alone.able == everything.able:  # which outputs carry a gradient may depend on which inputs need one
+                (name,) = alone.grads
+                yield _waste(target, name, everything, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +117,6 @@ def _record(target: Target, call: Call) -> Backward:
     with Watch(found.add):
         found.grads = begun.backward(cotangents)
     return found
-
-
-def _compare_with_graph(target: Target, part: Call, alone: Tensor, label: str) -> Finding:
-    begun = begin(target, target.call, part)
-    try:
-        (found,) = begun.backward(cotangents_of(part, begun), create_graph=True).values()
-    except Exception:  # noqa: BLE001 - what a backward raises in grad mode is a finding of the check second_order
-        return PASSED
-    difference = find_difference([found.detach()], [alone], names=[f"{label}, with create_graph=True"])
-    cause = "the backward computes something else in grad mode, or from what needs a gradient"
-    return judged(difference, "{} without it", cause=cause)
 
 
 def _written(overload: Overload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:

@@ -9,30 +9,35 @@ from dataclasses import replace
 
 import torch
 
+from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
 from custom_autograd.verification.calls.backward_ways import ELSEWHERE, PLAIN, SAVING_ELSEWHERE, USES_OF_A_GRAPH
 from custom_autograd.verification.calls.batches import NO_RULE, batchings_of
 from custom_autograd.verification.calls.call_arguments import scalars
-from custom_autograd.verification.calls.case import Case
+from custom_autograd.verification.calls.case import Case, Verdict
 from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES, Change
+from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
 from custom_autograd.verification.calls.exploration import Explorer
-from custom_autograd.verification.calls.judge import Fault
 from custom_autograd.verification.calls.layouts import EXPANDED
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
-from custom_autograd.verification.calls.row import Row
+from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
 from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed, first_line, skipped
 from custom_autograd.verification.harness.differentiable import (
+    can_have_gradient,
     function_of,
     reference_of,
     signed_like,
     vector_jacobian,
     with_reference_gradients,
 )
+from custom_autograd.verification.harness.dispatching import takes_instances
 from custom_autograd.verification.harness.sweeps import copy
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import data_dependence
 
 
 class Reference(Row):
@@ -101,8 +106,9 @@ class SpecialValues(Row):
         """Return a reason unless there is a reference, and something other than it."""
         return why_no_reference(target)
 
-    def cause_of(self, fault: Fault | None) -> str:
+    def cause_of(self, verdict: Verdict) -> str:
         """Return whether a number is lost, or comes where it does not belong."""
+        fault = verdict.fault
         if fault is None or fault.found is None or fault.expected is None:
             return ""
         is_lost = bool((fault.found.isfinite() & ~fault.expected.isfinite()).any())
@@ -178,14 +184,6 @@ class ReferenceGradients(Row):
         vector_jacobian(function, function.inputs, signed_like(outputs))  # an op that has no gradient says so
         needs = [x.requires_grad_(i in function.positions) for i, x in enumerate(function.sample.tensors())]
         yield from super().run(target, function.sample.with_tensors(needs))
-
-
-class WayRow(Row):
-    """A check of gradients in some ways: each gives what a plain call of the op itself gives."""
-
-    needs_gradients = True
-    is_plain = True
-    why_not_generator = ""  # equal calls draw equal numbers
 
 
 class Reuse(WayRow):
@@ -282,3 +280,61 @@ class Vmap(Row):
         others = (change for change in explorer.changes() if change.text in floats)
         taken = (change for change in others if not explorer.look(Case((change,))).reason)
         yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
+
+
+class Compile(Row):
+    """The aot_eager backend: everything that torch.compile does to an op, without generating code."""
+
+    name = "compile"
+    code = "C04"
+    group = "compiler"
+    most_samples = 2
+    purpose = "compiled without a graph break, values and gradients equal eager ones"
+    is_plain = True
+    why_not_generator = GENERATOR_IN_GRAPH
+
+    def _cases(self, explorer: Explorer) -> Iterator[Case]:
+        yield from (Case((), way) for way in compilations_of(explorer.target))
+
+
+class CompiledAutograd(WayRow):
+    """The op runs in eager; its backward is traced through the rules when it runs, and compiled as a whole."""
+
+    name = "compiled_autograd"
+    code = "C07"
+    group = "compiler"
+    most_samples = 1
+    needs = ("compile",)
+    purpose = "compiled autograd gives the gradients of eager"
+    ways = (COMPILED_BACKWARD,)
+
+
+class CompiledTransforms(Row):
+    """One compilation each, of a transform that works in eager."""
+
+    name = "compiled_transforms"
+    code = "C08"
+    group = "compiler"
+    most_samples = 1
+    needs = ("compile", "vmap", "gradcheck", "forward_mode")
+    purpose = "grad, vmap and jvp of torch.func give the same compiled as in eager"
+    ways = TRANSFORMS
+    is_plain = True
+    why_not_generator = GENERATOR_IN_GRAPH
+
+    def applies_to(self, target: Target) -> str | None:
+        """Return a reason if torch.compile leaves out the rules of a Function under a transform: numbers are wrong."""
+        if target.overload is not None and takes_instances(target.overload):
+            return "torch.compile cannot close over an instance of a registered class under a transform"
+        is_function = isinstance(target.subject, type) and issubclass(target.subject, torch.autograd.Function)
+        if COMPILES_RULES_OF_FUNCTIONS:
+            return None
+        return "torch.compile leaves out the rules of a torch.autograd.Function in torch.func" if is_function else None
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding per transform; those that are refused, in eager or by the compiler, are skipped by name."""
+        if not any(can_have_gradient(tensor) and tensor.numel() for tensor in sample.tensors()):
+            raise NothingToCheckError("no tensor of the sample can have a gradient")
+        if data_dependence(target, sample)[0]:
+            raise NothingToCheckError("the size of its results depends on the data")
+        yield from super().run(target, sample)
