@@ -228,7 +228,7 @@ def words_of(text: str, variable: str, source: Path) -> list[str]:
 def loaded_runtime() -> list[str]:
     """Return the paths of the C++ runtime that this process has loaded; empty where the system does not list them."""
     try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
     except OSError:
         return []
     paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if RUNTIME.search(line))

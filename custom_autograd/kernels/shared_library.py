@@ -213,7 +213,7 @@ class Build:
             found = f"{command[0]} ended with status 0, and did not write the file that -MF names"
             advice = f"{FLAGS_OR} {self.compiler.standard}"
             raise KernelUnavailable(self.source.name, NOT_WORKING, found=found, do=advice)
-        return listed_files(path.read_text(encoding="utf-8", errors="surrogateescape"), self.further)
+        return listed_files(os.fsdecode(path.read_bytes()), self.further)
 
     def _compile(self, command: Sequence[str], name: str, path: Path) -> KernelUnavailable | None:
         """Compile the library, linked in the first way that passes the trial; return the reason if there is none."""
@@ -297,7 +297,8 @@ def listed_files(text: str, flags: Sequence[str]) -> list[str]:
     """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags."""
     # Their order is that of the preprocessor: the same contents in another order are another library.
     _, _, names = text.replace("\\\n", " ").partition(": ")
-    words = [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in re.split(r"(?<!\\)\s+", names) if word]
+    parts = re.split(r"(?<!\\) +", names.removesuffix("\n"))  # further lines are those of a name
+    words = [re.sub(r"\\([ \t#])", r"\1", part).replace("$$", "$") for part in parts if part]
     return [os.path.join(os.getcwd(), word) for word in (*words, *flags) if os.path.isfile(word)]
 
 

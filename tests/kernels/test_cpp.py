@@ -408,6 +408,41 @@ def test_changed_header_is_seen(header: str, tmp_path: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("folder", ["with spaces", "back\\slash", "tab\tulator", "cost $1 #2: 100%", "two\nlines"])
+def test_folder_of_any_name_is_seen_to_change(folder: str, tmp_path: Path) -> None:
+    """The preprocessor escapes some of these characters, and splits no name where a line ends."""
+    source, found = write_including(tmp_path / folder, "factor.h"), []
+    for factor, sign in ((3, ""), (5, ""), (5, "-")):
+        write_factor(tmp_path / folder / "factor.h", factor)
+        write_light(tmp_path / folder, f"{sign}FACTOR", '#include "factor.h"')
+        found.append(factor_in(source))
+
+    assert [3, 5, -5] == found
+
+
+@needs_compiler
+def test_folder_is_seen_to_change_where_names_of_files_are_not_in_utf_8(tmp_path: Path) -> None:
+    """As in the locale C without Python's mode for UTF-8, and in those of ISO 8859."""
+    source, found = write_light(tmp_path / "größe", 3), []
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUTF8": "0"}
+    environment |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    for factor in (3, 5):
+        write_light(tmp_path / "größe", factor)
+        command = [sys.executable, "-c", IN_ANOTHER_LOCALE, os.fsencode(source)]
+        found.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    assert ["3", "5"] == found
+
+
+IN_ANOTHER_LOCALE = """
+import ctypes, pathlib, sys
+from custom_autograd.kernels.shared_library import find_or_build
+
+print(ctypes.CDLL(str(find_or_build(pathlib.Path(sys.argv[1]), ())[1])).factor(), end="")
+"""
+
+
+@needs_compiler
 @pytest.mark.parametrize("through", ["flags", "CPATH"])
 def test_changed_header_of_another_folder_is_seen(
     through: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
