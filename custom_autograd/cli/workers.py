@@ -185,7 +185,7 @@ class Workers:
         heard = Heard()
         with contextlib.ExitStack() as stack:
             child = self._start(replace(task, checks=checks, is_noting=True), stack)
-            call = None if listen(child, heard.hear).exit_code is None else heard.call
+            call = None if listen(child, heard.hear).is_finished else heard.call
         again = _command(task, progress)
         seen = ending.exit_code, task.seed, ending.trace
         return Crash(task.op, progress, *seen, call, again, draw, len(told.lost)).result()

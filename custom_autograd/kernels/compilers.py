@@ -84,8 +84,10 @@ def _leave_to_parent() -> None:
 
 
 def end_of(code: int | None) -> str:
-    """Return how a process ended, in words."""
-    if code is None or code >= 0:
+    """Return how a process ended, in words; its code is None if it is not known."""
+    if code is None:
+        return "ended early; how is not known, since this program ignores SIGCHLD or waits for every child elsewhere"
+    if code >= 0:
         return f"ended by itself, with exit code {code}"
     names = {number.value: number.name for number in signal.Signals}
     name = names.get(-code, f"signal {-code}")

@@ -55,7 +55,7 @@ def test_a_rank_that_dies_is_named(tmp_path):
     found = check(tmp_path, FAULT="exit")
 
     assert 0 != found.returncode
-    assert "ranks::honest: rank 1 of 2 ended with exit code 7 before it sent its results" in found.stderr
+    assert "ranks::honest: rank 1 of 2 ended by itself, with exit code 7, before it sent its results" in found.stderr
 
 
 def test_a_rank_that_hangs_ends_the_run(tmp_path):

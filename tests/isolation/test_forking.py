@@ -37,6 +37,14 @@ def tell_what_it_is(tell):
     tell(os.getpid())
 
 
+@pytest.fixture
+def sigchld_ignored():
+    """A program that does not hear of the end of its children, as some servers leave what they start."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
 def crash(tell):
     tell("begun")
     ctypes.string_at(0)
@@ -52,7 +60,7 @@ def test_what_is_told_arrives_in_order():
     told = []
     ending = run_forked(lambda tell: [tell(i) for i in range(3)], told.append)
 
-    assert ([0, 1, 2], None) == (told, ending.exit_code)
+    assert ([0, 1, 2], True) == (told, ending.is_finished)
 
 
 def test_the_child_works_in_its_main_thread_with_the_threads_of_torch_of_the_parent():
@@ -74,6 +82,17 @@ def test_a_crash_is_an_exit_code_and_a_trace():
 
 def test_the_end_of_a_process_that_leaves_is_its_code():
     assert 3 == run_forked(lambda tell: os._exit(3), print).exit_code
+
+
+def test_a_process_whose_code_is_lost_has_not_finished(sigchld_ignored):
+    ending = run_forked(crash, print)
+
+    assert (False, None) == (ending.is_finished, ending.exit_code)
+    assert "Segmentation fault" in ending.trace
+
+
+def test_a_process_that_finishes_its_work_needs_no_code_for_that(sigchld_ignored):
+    assert run_forked(lambda tell: tell(1), print).is_finished
 
 
 def test_an_exception_is_raised_in_the_parent():

@@ -1,6 +1,7 @@
 """A crash in a kernel is a finding of `check`, with the check, the sample and the call."""
 
 import ctypes
+import signal
 import sys
 import warnings
 
@@ -80,6 +81,18 @@ def test_a_crash_is_an_error_of_its_sample_and_results_before_it_are_kept():
     assert "crashes_on_seven" in crash.message
     assert 'checks=["schema"]' in crash.message
     assert "torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]" in crash.script
+
+
+def test_a_crash_is_an_error_where_no_exit_code_of_a_child_is_known():
+    """It passed, since a child without an exit code was taken for one that had finished."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        report = check(crashes_on_eight_rows, [Sample(torch.ones(8, 2))], checks=["kernels"], raise_on_failure=False)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert not report.ok
+    assert "ended early" in report.results[-1].message
 
 
 def test_the_call_of_a_size_that_no_sample_has_is_named():

@@ -44,14 +44,17 @@ class Ending:
     """The end of a child, which is its last message.
 
     Args:
-        exit_code: None if it finished its work; else as `multiprocessing.Process.exitcode` has it.
+        exit_code: of a process that ended early, as `multiprocessing.Process.exitcode` has it; None if it is not known,
+            because the program ignores SIGCHLD, or something else in it waits for every child.
         trace: what faulthandler wrote, or the last frames of the exception.
         error: the exception that ended the work; of a fresh interpreter, one with its class and its text.
+        is_finished: whether the work was done.
     """
 
     exit_code: int | None
     trace: str = ""
     error: BaseException | None = None
+    is_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,7 @@ def _be_child(work: Work, pipe: Connection, trace: Path, threads: int, is_forked
             if is_forked:
                 _require_engine()
             work(ParentPipe(pipe, threading.Lock()))
-            ending = Ending(None)
+            ending = Ending(None, is_finished=True)
         except BaseException as error:  # noqa: BLE001 - the parent decides what it means
             # The class of an exception may be unknown where no fork of it runs: its text is sent.
             sent = _portable(error) if is_forked else RuntimeError(f"{type(error).__name__}: {error}")
@@ -241,7 +244,7 @@ def _be_child(work: Work, pipe: Connection, trace: Path, threads: int, is_forked
         for printed in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # a program without a terminal has no streams, or closed ones
                 printed.flush()
-        os._exit(0 if ending.exit_code is None else 1)
+        os._exit(0 if ending.is_finished else 1)
 
 
 def _end_with_parent() -> None:

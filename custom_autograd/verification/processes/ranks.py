@@ -20,6 +20,7 @@ import torch
 from torch import distributed
 
 from custom_autograd.core.errors import CheckError
+from custom_autograd.kernels.compilers import end_of
 from custom_autograd.verification.checks.sharding import RanksSharding
 from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.runner import Case
@@ -94,7 +95,7 @@ def _listen(ranks: Sequence[Child], seconds: float) -> list[list[Result]]:
             raise CheckError(f"rank {late} of {len(ranks)} did not end within {seconds:g} s ({TIMEOUT} sets the limit)")
         rank = ranks.index(heard[0])
         if isinstance(heard[1], Ending):
-            ended = f" ended with exit code {heard[1].exit_code} before it sent its results"
+            ended = f" {end_of(heard[1].exit_code)}, before it sent its results"
             raise CheckError(f"rank {rank} of {len(ranks)}{f': {heard[1].error}' if heard[1].error else ended}")
         del waiting[rank]
         found[rank] = cast("list[Result]", heard[1])

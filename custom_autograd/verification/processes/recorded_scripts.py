@@ -36,7 +36,7 @@ def run_apart(work: Callable[[ParentPipe], None], subject: str) -> list[object]:
     messages: list[object] = []
     with started(partial(_work, work)) as child:
         ending = listen(child, messages.append)
-    if ending.exit_code is None:
+    if ending.is_finished:
         return messages
     problem = str(ending.error or f"its process {end_of(ending.exit_code)}\n{ending.trace}").strip()
     raise CheckError(subject, problem.removeprefix(f"{ScriptError.__name__}: "), do="correct it, and run it again")

@@ -83,7 +83,7 @@ class Crash:
     Args:
         op: the op that was being checked.
         progress: the check and the sample.
-        exit_code: as `multiprocessing.Process.exitcode` has it: a negative signal, or a code.
+        exit_code: as `multiprocessing.Process.exitcode` has it: a negative signal, or a code; None if it is not known.
         seed: where random numbers began.
         trace: what faulthandler wrote.
         call: the last call of the op that began, when the check ran alone again; None if it did not crash then.
@@ -236,7 +236,7 @@ def noting(target: Target, note: Callable[[Sample], None]) -> Target:
 def _run_forked(case: runner.Case, checks: Sequence[Check], seed: int) -> Report:
     heard = Heard()
     ending = run_forked(lambda tell: perform(case, checks, seed, tell), heard.hear)
-    while ending.exit_code is not None:
+    while not ending.is_finished:
         draw, goes_on = heard.draw, heard.lose()
         heard.results.append(_crash(case, checks, seed, heard, draw, ending))
         if not goes_on:
@@ -273,7 +273,7 @@ def _last_call(case: runner.Case, checks: Sequence[Check], seed: int) -> str | N
         again = run_forked(lambda tell: perform(case, checks, seed, tell, is_noting=True), heard.hear)
     except CannotForkError:
         return ""
-    return None if again.exit_code is None else heard.call
+    return None if again.is_finished else heard.call
 
 
 @contextlib.contextmanager
