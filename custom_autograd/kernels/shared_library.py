@@ -208,11 +208,7 @@ class Build:
         return [*words, f"-I{TORCH / 'include'}", f"-I{HEADERS}", str(self.source)]
 
     def _files(self, command: Sequence[str], path: Path) -> list[str]:
-        self._run([*command, "-DKERNEL_NAMESPACE=any", "-M", "-MF", str(path)])
-        if not path.exists():
-            found = f"{command[0]} ended with status 0, and did not write the file that -MF names"
-            advice = f"{FLAGS_OR} {self.compiler.standard}"
-            raise KernelUnavailable(self.source.name, NOT_WORKING, found=found, do=advice)
+        self._run([*command, "-DKERNEL_NAMESPACE=any", "-M"], "-MF", path)
         return listed_files(os.fsdecode(path.read_bytes()), self.further)
 
     def _compile(self, command: Sequence[str], name: str, path: Path) -> KernelUnavailable | None:
@@ -220,7 +216,7 @@ class Build:
         libraries = [f"-L{TORCH / 'lib'}", *self.compiler.libraries()]
         tried = []
         for words, runtime in self.compiler.runtimes():
-            self._run([*command, f"-DKERNEL_NAMESPACE={name}", "-o", str(path), *runtime, *libraries])
+            self._run([*command, f"-DKERNEL_NAMESPACE={name}", *runtime, *libraries], "-o", path)
             failure = failure_of(path, native_kernels.library())
             if failure is None:
                 return None
@@ -229,11 +225,14 @@ class Build:
             tried.append(f"linked {words}:\n{indented(failure.words.splitlines())}")
         return self._silent(tried)
 
-    def _run(self, command: Sequence[str]) -> None:
-        result = run(command)
-        if result.returncode:
+    def _run(self, command: Sequence[str], option: str, path: Path) -> None:
+        """Run the compiler, which writes the file that an option names."""
+        path.unlink(missing_ok=True)
+        result = run([*command, option, str(path)])
+        if result.returncode or not path.exists():  # the status of a process is 0 where the program ignores SIGCHLD
             words = shlex.join(self.compiler.find(self.source))
-            end = f"ended with status {result.returncode}" if result.returncode > 0 else end_of(result.returncode)
+            end = f"ended with status {result.returncode}" if result.returncode >= 0 else end_of(result.returncode)
+            end += "" if result.returncode else f", and did not write the file that {option} names"
             printed = f":\n{excerpt(result.stdout)}" if result.stdout.strip() else ", and printed nothing"
             problem, advice = "the compiler refuses the kernel", f"correct {self.source}, or {self.compiler.standard}"
             if "-M" in command and self.source.name not in result.stdout:  # it did not come to read the source

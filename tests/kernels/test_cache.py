@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -285,7 +286,7 @@ COMPILERS = {
     "idle": (
         "#!/bin/sh\nexit 0\n",
         NOT_WORKING,
-        "FOLDER/scripted-c++ ended with status 0, and did not write the file that -MF names",
+        "FOLDER/scripted-c++ ended with status 0, and did not write the file that -MF names, and printed nothing",
     ),
     "other option": (
         "#!/bin/sh\necho 'error: no option -x'; exit 1\n",
@@ -293,6 +294,23 @@ COMPILERS = {
         "FOLDER/scripted-c++ ended with status 1:\n             error: no option -x",
     ),
 }
+
+
+def test_what_a_compiler_refuses_is_shown_where_no_status_of_a_child_is_known(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of each child is 0 then."""
+    compiler(
+        tmp_path, monkeypatch, 'case "$*" in *" -o "*) echo "nothing.cpp:1:1: error: no"; exit 1;; esac\n"$CC" "$@"'
+    )
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        found = warning_of(source)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    end = "FOLDER/scripted-c++ ended with status 0, and did not write the file that -o names"
+    assert f"{end}:\n             nothing.cpp:1:1: error: no\n  do         correct FOLDER/nothing.cpp, or" in found
 
 
 @pytest.mark.parametrize("kind", COMPILERS)
