@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -35,6 +35,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        env=in_english(os.environ),
         start_new_session=True,  # a compiler starts others: its group has all of them
     )
     with _ended_with_this_process(started):
@@ -48,6 +49,14 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
                     os.killpg(started.pid, signal.SIGTERM)
             code = started.wait()
     return subprocess.CompletedProcess(command, code, text)
+
+
+def in_english(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which programs do not translate their messages, in which causes are recognised."""
+    # LC_ALL would go first, and C for it would replace what is not ASCII in names and lines of the source.
+    others = {name: value for name, value in environment.items() if name != "LC_ALL"}
+    characters = {"LC_CTYPE": environment["LC_ALL"]} if environment.get("LC_ALL") else {}
+    return {**others, **characters, "LC_MESSAGES": "C"}
 
 
 @contextlib.contextmanager

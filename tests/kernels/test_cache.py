@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.kernels import KernelUnavailable, KernelWarning, cpp_kernel
-from custom_autograd.kernels.compilers import CppCompiler
+from custom_autograd.kernels.compilers import CppCompiler, in_english
 from custom_autograd.kernels.shared_library import Build, find_or_build
 from slow_cases import slow_but_every
 
@@ -196,6 +196,26 @@ def test_what_stops_a_compiler_is_the_reason_that_is_shown(
         compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
 
         assert expected == warning_of(source)
+
+
+@pytest.mark.parametrize("variable", ["LC_ALL", "LC_MESSAGES", "LANG"])
+def test_what_stops_a_compiler_is_recognised_in_every_language(
+    variable: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler and its linker translate their messages, for LC_ALL before LC_MESSAGES before LANG."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "de_DE.UTF-8")
+    full = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
+    says = f'[ "${{LC_ALL:-${{LC_MESSAGES:-$LANG}}}}" = C ] && echo "{full}" || echo "ld: Kein Speicherplatz"'
+    compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) {says}; exit 1;; esac\n"$CC" "$@"')
+
+    assert FULL_DISK == warning_of(source)
+
+
+def test_the_characters_of_a_locale_stay() -> None:
+    assert {"LC_CTYPE": "de_DE.UTF-8", "LC_MESSAGES": "C"} == in_english({"LC_ALL": "de_DE.UTF-8", "LC_CTYPE": "C"})
+    assert {"LC_CTYPE": "fr_FR", "LC_MESSAGES": "C"} == in_english({"LC_ALL": "", "LC_CTYPE": "fr_FR"})
 
 
 @pytest.mark.parametrize(
