@@ -87,8 +87,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _prepare_streams() -> None:
     """Have streams that take every text: closed ones are None, and those in ASCII raise for a name such as größe."""
+    # In the locale C, Python chooses "surrogateescape", which raises for such a name too.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -93,12 +93,13 @@ def test_closed_streams_do_not_end_a_command(file):
     assert json.loads((file.parent / "found.json").read_text())["results"]
 
 
-def test_output_in_ascii_escapes_what_it_cannot_write(file):
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
+def test_output_in_ascii_escapes_what_it_cannot_write(encoding, file):
     """In a process whose locale or PYTHONIOENCODING is ASCII; the µ of µs is in every table of bench."""
     text = file.read_text(encoding="utf-8").replace("yield Sample(make(3))", "yield Sample(make(3)).named('größe')")
     file.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "custom_autograd", "bench", "documents.py", "--seconds", "0"]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
     ended = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, check=False)
 
     assert ended.returncode == 0
