@@ -4,6 +4,7 @@ import pytest
 
 from custom_autograd.core.errors import CheckError
 from custom_autograd.verification.harness.op_files import load
+from custom_autograd.verification.harness.packages import load_all
 
 OP = """
 import torch
@@ -35,6 +36,14 @@ def test_file_folder_module_and_attribute_name_the_same_op(folder):
     (folder / "loading_one.py").write_text(OP.format(name="loading::one", function="one"))
 
     assert ["loading::one"] == names("loading_one.py") == names(".") == names("loading_one") == names("loading_one:one")
+
+
+def test_folder_may_have_colons_in_its_name(folder):
+    (folder / "a:b::c").mkdir()
+    (folder / "a:b::c" / "loading_colons.py").write_text(OP.format(name="loading::colons", function="colons"))
+    texts = ["a:b::c/", "a:b::c/loading_colons.py", "a:b::c/loading_colons.py:colons"]
+
+    assert [["loading::colons"]] * 3 == [[found.value.name for found in load_all(text).found] for text in texts]
 
 
 def test_op_that_is_kept_nowhere_is_found_through_the_registry(folder):

@@ -93,6 +93,8 @@ def test_check_writes_every_document(file, capsys):
     [
         (["check", "nowhere"], "nowhere: there is no module, file or folder of that name"),
         (["check", "no.where"], "no.where: there is no module, file or folder of that name"),
+        (["check", "./nowhere"], "./nowhere: there is no module, file or folder of that name"),
+        (["check", "no:where/cli_ops.py"], "no:where/cli_ops.py: there is no such file"),
         (["check", "nowhere.py"], "nowhere.py: there is no such file"),
         (["check", "cli_ops:RIHGT"], "cli_ops has no attribute 'RIHGT'; did you mean 'RIGHT'?"),
         (["check", "cli_ops:torhc"], "cli_ops has no attribute 'torhc'\n"),

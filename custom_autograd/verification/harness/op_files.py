@@ -51,7 +51,7 @@ def load(text: str) -> tuple[Loaded, ...]:
     Raises:
         CheckError: there is nothing of that name, it declares no ops, or importing it raises.
     """
-    source, attribute = _split(text)
+    source, attribute = split(text)
     path = Path(source)
     if path.is_dir() and not attribute:
         modules = [(str(file), _import_file(file)) for file in _files(path)]
@@ -66,11 +66,12 @@ def load(text: str) -> tuple[Loaded, ...]:
     return tuple(Loaded(text, value, (len(found) > 1 and alone) or text) for value, alone in found)
 
 
-def _split(text: str) -> tuple[str, str]:
+def split(text: str) -> tuple[str, str]:
     """Return the module or file of a TARGET, and its attribute or its op of the dispatcher; empty if there is none."""
-    namespace, colons, op = text.partition("::")
+    folder, slash, name = text.rpartition("/")  # the name of a folder may have colons too
+    namespace, colons, op = name.partition("::")
     source, colon, attribute = namespace.rpartition(":")
-    return (source, f"{attribute}{colons}{op}") if colon else (text, "")
+    return (f"{folder}{slash}{source}", f"{attribute}{colons}{op}") if colon else (text, "")
 
 
 def import_source(source: str) -> ModuleType:
@@ -104,7 +105,7 @@ def ops_of(module: ModuleType) -> list[object]:
 
 def is_whole(text: str) -> bool:
     """Return True if a TARGET is a folder or a module, and not one file or one attribute among others."""
-    return ":" not in text and not text.endswith(".py")
+    return not split(text)[1] and not text.endswith(".py")
 
 
 def names_of_all() -> frozenset[str]:
@@ -169,6 +170,8 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _import_module(name: str) -> ModuleType:
+    if name.startswith("."):  # a folder that is not there; the import would take it for a relative one
+        raise CheckError(f"{name}: {_why_missing(name)}")
     _on_path(Path.cwd())
     try:
         return importlib.import_module(name)

@@ -18,7 +18,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.messages import first_line
 from custom_autograd.registration import registry
 from custom_autograd.torch_private import definitions, dispatch, verification
-from custom_autograd.verification.harness.op_files import Loaded, import_source, is_op, load, ops_of
+from custom_autograd.verification.harness.op_files import Loaded, import_source, is_op, load, ops_of, split
 from custom_autograd.verification.harness.scripts import attribute_of
 from custom_autograd.verification.harness.targets import target_of
 
@@ -53,7 +53,7 @@ def load_all(text: str) -> Contents:
     """
     folder = Path(text)
     is_package = (folder / "__init__.py").is_file() and text.isidentifier()
-    if ":" in text or (folder.is_dir() and not is_package):
+    if split(text)[1] or (folder.is_dir() and not is_package):
         return Contents(load(text))
     root = import_source(text)
     unimportable: dict[str, str] = {}
