@@ -7,9 +7,7 @@ process.
 """
 
 import argparse
-import atexit
 import contextlib
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,9 +113,6 @@ class Workers:
         """Work until every task has ended, or an exception such as Ctrl-C; end all processes."""
         if self._tasks and is_sound():
             load_for(select_checks([name for task in self._tasks for name in task.checks]))
-            gc.collect()
-            gc.freeze()  # for good: each fork would look at the million objects that are loaded by now, again and again
-            atexit.register(gc.unfreeze)  # the end of the process collects them: libraries say that they leak otherwise
         with contextlib.ExitStack() as stack:
             try:
                 while self._waiting or self._busy:

@@ -12,6 +12,7 @@ torch refuses where the threads of its engine are gone.
 import contextlib
 import contextvars
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -232,6 +233,7 @@ def _be_child(work: Work, pipe: Connection, trace: Path, threads: int, is_forked
         torch.set_num_threads(threads)
         try:
             if is_forked:
+                gc.freeze()  # the million objects of the parent, which each collection would look at again
                 _require_engine()
             work(ParentPipe(pipe, threading.Lock()))
             ending = Ending(None, is_finished=True)
