@@ -28,6 +28,7 @@ from custom_autograd.execution.plan import plan_of
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.registry import OpRecord, record_of
 from custom_autograd.torch_private import flop_counter
+from custom_autograd.torch_private.dispatch import with_keys_restored
 from custom_autograd.torch_private.functions import is_node_of
 from custom_autograd.torch_private.nodes import needed_gradients
 from custom_autograd.torch_private.saved_tensors import without_hooks
@@ -67,7 +68,7 @@ class DerivedFlops:
     def _run(self, values: ByName) -> int:
         positional, keywords = self._bind.user_call(values)
         with torch.no_grad(), flop_counter.counted() as total:
-            self._reference(*positional, **keywords)
+            with_keys_restored(self._reference, *positional, **keywords)
             return total()
 
     def _run_backward(self, values: ByName, wanted: tuple[str, ...]) -> int:

@@ -203,6 +203,18 @@ def test_a_reference_that_reads_data_runs_on_copies_of_the_tensors():
     assert [24, 72] == [flops_of(lambda n=n: op(x, torch.tensor([n, 9]))) for n in (1, 3)]
 
 
+def pulled_back(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.func.vjp(lambda x: x.T @ x, x)[1](grad)[0]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, lambda f: lambda *xs: torch.func.vjp(f, *xs)[0]])
+def test_a_reference_that_transforms_counts_what_runs(transform):
+    op = custom_op("flops::transforming", pulled_back)
+    op.register_reference(pulled_back)
+
+    assert 3 * 2 * 2 * 3 * 3 == flops_of(lambda: transform(op)(torch.ones(3, 3), torch.ones(2, 3)))
+
+
 def test_a_reference_that_reads_data_leaves_random_numbers_as_they_are():
     def noisy(x, n):
         return x @ torch.rand(3, int(n))
