@@ -5,12 +5,14 @@ beyond a tensor, and fails everything that the process does on it afterwards.
 """
 
 import contextlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.verification import Watch, fake_mode
 from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.base import Finding, first_line, skipped
 from custom_autograd.verification.harness.dispatching import completing
@@ -73,8 +75,38 @@ def accepted(target: Target, sample: Sample, variants: Iterable[tuple[str, Sampl
 
 
 def takes_as_reference(target: Target, sample: Sample) -> bool:
-    """Return True if the reference takes a call; True where there is none to ask."""
-    return target.reference is None or find_shapes(target, target.reference, sample) is not None
+    """Return True if the reference takes a call, and no memory beyond `MOST_BYTES`; True where there is none to ask."""
+    if target.reference is None:
+        return True
+    return not _takes_too_much(target.reference, sample) and find_shapes(target, target.reference, sample) is not None
+
+
+MOST_BYTES = 2**28
+"""Of one tensor that a reference makes for another size: a number for each pair can need more than a machine has."""
+
+
+def _takes_too_much(reference: Function, sample: Sample) -> bool:
+    """Return True if a reference would make a tensor of more than `MOST_BYTES`; it runs without data to find out."""
+    largest = sorted((tensor.nbytes for tensor in sample.tensors()), reverse=True)[:2]
+    if math.prod(largest) <= MOST_BYTES:  # not even one number for each pair of numbers
+        return False
+    try:
+        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse_too_much):
+            call_on(reference, sample.map(lambda tensor: to_fake(tensor.detach())))
+    except MemoryError:
+        return True
+    except Exception:  # noqa: BLE001 - it reads data, or refuses the call: a call with data shows it
+        return False
+    return False
+
+
+def _refuse_too_much(function: object, args: object, kwargs: object, found: object) -> None:
+    del function, args, kwargs
+    made = found if isinstance(found, (list, tuple)) else (found,)
+    if any(
+        isinstance(x, Tensor) and x.layout == torch.strided and x.untyped_storage().nbytes() > MOST_BYTES for x in made
+    ):
+        raise MemoryError
 
 
 def is_elementwise(target: Target, sample: Sample) -> bool:
