@@ -276,3 +276,20 @@ def test_an_op_that_draws_random_numbers_for_another_flag_alone_passes():
 
     assert ("passed", "") == (result.status, result.message)
     assert result.measures["judged"] > 0
+
+
+@custom_op("faults_explore::hinged", reference=True)
+def hinged(x: Tensor, y: Tensor, margin: float) -> Tensor:
+    return torch.relu(margin - x * y)
+
+
+@hinged.register_backward
+def _(grad, x, y, margin):
+    grad = grad * (margin - x * y >= 0)  # at the margin the derivative is one of two, and autograd has the other
+    return {"x": -grad * y, "y": -grad * x}
+
+
+def test_an_op_may_have_the_other_derivative_where_numbers_equal_a_threshold():
+    result = result_of(hinged, seconds=6.0, samples=lambda make: [Sample(make(6, 3), make(6, 3), 1.5)])
+
+    assert ("passed", "") == (result.status, result.message)

@@ -46,8 +46,8 @@ UNSTEADY = 0.02
 NEAR, WIDE, MOVED = range(3)
 """What is asked: the reference alone, the reference in float64, and that with inputs moved too."""
 
-MOVES: Mapping[int, Sequence[int]] = {WIDE: (), MOVED: (1, 2)}
-"""The seeds with which inputs are moved."""
+MOVES: Mapping[int, Sequence[int]] = {WIDE: (), MOVED: (1, -1, 2, -2)}
+"""The seeds with which inputs are moved; the other way too, so that each kink is seen from both sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +219,11 @@ def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool,
 
 
 def moved(call: Call, seed: int) -> Call:
-    """Return the call in float64, each number moved by half a unit in the last place of its own dtype."""
-    generator = torch.Generator().manual_seed(seed)
+    """Return the call in float64, each number moved by half a unit in the last place of its own dtype.
+
+    With -seed each is moved the other way.
+    """
+    generator, way = torch.Generator().manual_seed(abs(seed)), math.copysign(1.0, seed)
 
     def move(tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
@@ -229,7 +232,7 @@ def moved(call: Call, seed: int) -> Call:
         eps, size = max(torch.finfo(tensor.dtype).eps, NOISE), _size(wide)  # half a unit would vanish in float64
         signs = (torch.randint(0, 2, wide.shape, generator=generator, device="cpu") * 2.0 - 1).to(
             wide.device, torch.float64
-        )
+        ) * way
         return wide * (1 + signs * eps / 2) + signs.flip(0 if wide.dim() else ()) * ((size or 1.0) * eps / 64)
 
     def moved_cotangent(u: Tensor) -> Tensor:
@@ -256,7 +259,8 @@ def _expected(wide: Tensor, narrow: Tensor | None, moved: Sequence[Tensor | None
     error = float((same - value).abs()[is_steady].max()) if same is not None and bool(is_steady.any()) else 0.0
     allowed = zeros + CONDITION * max(largest, error)
     if largest > UNSTEADY * size:  # a few elements at a kink or a tie, or all of them
-        allowed = torch.where(movement > UNSTEADY * size, torch.inf, zeros + CONDITION * max(_typical(movement), error))
+        typical = (CONDITION * movement).clamp(min=CONDITION * max(_typical(movement), error))
+        allowed = torch.where(movement > UNSTEADY * size, torch.inf, typical)
     agreed = _agreed(value, [*others, *([] if same is None else [same])])
     allowed = torch.where(agreed, allowed, torch.inf)
     return Expected(value, None if narrow is None else narrow.dtype, allowed)
