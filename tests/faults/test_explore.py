@@ -278,6 +278,22 @@ def test_an_op_that_draws_random_numbers_for_another_flag_alone_passes():
     assert result.measures["judged"] > 0
 
 
+def count_within(x: Tensor, y: Tensor, radius: float) -> Tensor:
+    return ((x[:, None] - y).square().sum(-1) < radius * radius).sum(-1)
+
+
+@custom_op("faults_explore::counted", reference=True)
+def counted(x: Tensor, y: Tensor, radius: float) -> Tensor:
+    return count_within(x, y, radius)
+
+
+@counted.register_kernel("cpu", name="rows")
+def _(x, y, radius):
+    return torch.stack(
+        [((row - y).square().sum(-1) <= radius * radius).sum() for row in x] or [x.new_zeros((), dtype=torch.int64)]
+    )[: len(x)]
+
+
 @custom_op("faults_explore::hinged", reference=True)
 def hinged(x: Tensor, y: Tensor, margin: float) -> Tensor:
     return torch.relu(margin - x * y)
@@ -287,6 +303,16 @@ def hinged(x: Tensor, y: Tensor, margin: float) -> Tensor:
 def _(grad, x, y, margin):
     grad = grad * (margin - x * y >= 0)  # at the margin the derivative is one of two, and autograd has the other
     return {"x": -grad * y, "y": -grad * x}
+
+
+def rows_and_a_number(make):
+    yield Sample(make(6, 3), make(5, 3), 1.5)
+
+
+def test_a_threshold_that_leaves_out_numbers_equal_to_it_is_found():
+    message = result_of(counted, samples=rows_and_a_number).message
+
+    assert message.startswith(("numbers zero, radius=0.0: ", "numbers rounded, with ties, radius=0.0: ")), message
 
 
 def test_an_op_may_have_the_other_derivative_where_numbers_equal_a_threshold():

@@ -1,6 +1,6 @@
 """Draws calls of one sample until a budget is spent, and says of the smallest that is wrong what is wrong.
 
-first, each change and way alone, and switches in pairs, in turns of one of each kind; then two to four and a way
+first, each change and way alone, and some changes in pairs, in turns of one of each kind; then two to four and a way
 
 A case of a seed and a sample is the same on every machine and in every run.
 """
@@ -35,7 +35,7 @@ from custom_autograd.verification.calls.call import (
     leaves_of,
     run,
 )
-from custom_autograd.verification.calls.case import DRAWS, LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn
+from custom_autograd.verification.calls.case import DRAWS, LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -162,11 +162,9 @@ class Explorer:
         return [change for change in self.changes() if change.check not in self.sample.accepted]
 
     def singles(self) -> Iterator[Case]:
-        """Yield every change and every way alone, and switches in pairs, in turns of one of each kind."""
+        """Yield every change and every way alone, and some changes in pairs, in turns of one of each kind."""
         changes, ways = self._free(), [Case((), way) for way in (PLAIN, *WAYS)]
-        switches = itertools.combinations([change for change in changes if change.is_switch], 2)
-        pairs = [Case((one, other)) for one, other in switches if one.key != other.key]
-        kinds: dict[object, list[Case]] = {"way": ways, "pair": pairs}
+        kinds: dict[object, list[Case]] = {"way": ways, "pair": list(pairs(changes))}
         for change in changes:
             kinds.setdefault(change.stage, []).append(Case((change,)))
         for row in itertools.zip_longest(*kinds.values()):

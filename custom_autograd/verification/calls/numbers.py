@@ -70,6 +70,8 @@ SMALL = ("a thousandth as large", "a millionth as large")
 
 NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
 
+TIES = ("zero", "rounded, with ties")
+
 VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] = (
     ("20 times as large", lambda x: x * 20, True),
     ("1000 times as large", large, True),
