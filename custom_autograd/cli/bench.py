@@ -88,9 +88,9 @@ def _compared(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     from custom_autograd.core.errors import CheckError  # imports torch
-    from custom_autograd.verification.harness.op_files import load  # imports torch
+    from custom_autograd.verification.harness.op_files import load, split  # imports torch
 
-    value = load(text)[0].value if ":" in text else None
+    value = load(text)[0].value if split(text)[1] else None
     if not callable(value):
         raise CheckError(f"{text}: --compare takes a callable: module:attribute or file.py:attribute")
     name = text.rpartition(":")[2]

@@ -332,6 +332,7 @@ MEMORY = "free some memory, or build the kernel where there is more: kernel.buil
 FAULTS_OF_THE_MACHINE = {
     "No space left on device": ("the disk is full", SPACE),
     "Disk quota exceeded": ("the quota of the disk is used up", SPACE),
+    "File size limit exceeded": ("the shell limits the size of files", "raise the limit, which `ulimit -f` shows"),
     "Killed signal": ("it was killed, as a process is that needs more memory than there is", MEMORY),
 }
 HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inc", ".inl", ".ipp", ".tpp")

@@ -77,7 +77,7 @@ def check(
     target = with_surrogate(target_of(target), surrogate)
     case = case_of(target, samples, device=device, dtype=dtype, seed=seed, seconds=seconds)
     chosen = select_checks(checks)
-    found = running.run(case, chosen, seed=seed) if isolated else runner.run([case], chosen, seed=seed)
+    found = (running.run if isolated else running.run_here)(case, chosen, seed=seed)
     report = acceptance.accept(found, accepted_failures())
     if raise_on_failure:
         report.raise_for_failures()

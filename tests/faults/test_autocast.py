@@ -227,6 +227,22 @@ def test_fake_that_does_not_know_promotion_is_told():
     ) in message
 
 
+@custom_op("faults_autocast::grads_in_float32", reference=True)
+def grads_in_float32(x: Tensor, w: Tensor) -> Tensor:
+    return x.float() * w.float().mT
+
+
+@grads_in_float32.register_backward
+def _(grad, x, w):
+    return {"x": grad * w.float().mT, "w": (grad * x.float()).mT}
+
+
+def test_a_backward_that_mixed_dtypes_end_is_told():
+    message = result_of(grads_in_float32).message
+
+    assert "with bfloat16 for the first of every two tensors, the backward raises GradientError: " in message
+
+
 def test_other_values_under_autocast_fail():
     result = result_of(torch.ops.faults_autocast.other_under_autocast)
 

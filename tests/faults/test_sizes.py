@@ -12,9 +12,11 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 
+ARGUMENTS = (TargetArgument("x"), TargetArgument("w"))
+
+
 def result_of(call):
-    arguments = (TargetArgument("x"), TargetArgument("w"))
-    target = Target("faults::scale", call, call, arguments, reference=torch.mul, kernels={"": call})
+    target = Target("faults::scale", call, call, ARGUMENTS, reference=torch.mul, kernels={"": call})
     return verdict("sizes", lambda make: [Sample(make(4, 8), make(8))])(target)
 
 
@@ -81,6 +83,34 @@ def test_sizes_that_the_reference_refuses_are_left_out():
     result = verdict("sizes", lambda make: [Sample(make(6))])(target)
 
     assert ("passed", "") == (result.status, result.message)
+
+
+@custom_op("faults_sizes::of_one", reference=True)
+def of_one(x: Tensor, b: Tensor) -> Tensor:
+    return x.mean(-1) + b
+
+
+@of_one.register_backward
+def _(grad, x):
+    return {"x": (grad[..., None] / x.shape[-1]).expand(x.shape), "b": grad[0]}
+
+
+def test_a_batch_of_one_in_every_sample_hides_nothing():
+    result = verdict("sizes", lambda make: [Sample(make(1, 4, 8), make(4))])(of_one)
+
+    assert "failed" == result.status
+    assert "size 1 -> 3: gradient of 'b'[" in result.message
+
+
+def test_a_dimension_of_one_that_is_broadcast_stays():
+    """The op takes one number for each row, and its reference would take more."""
+
+    def by_rows(x: Tensor, by: Tensor) -> Tensor:
+        return x * by[:, :1]
+
+    target = Target("by_rows", by_rows, by_rows, ARGUMENTS, reference=torch.mul, kernels={"": by_rows})
+
+    assert "passed" == verdict("sizes", lambda make: [Sample(make(4, 3), make(4, 1))])(target).status
 
 
 def picky_result(name, reference):

@@ -4,6 +4,7 @@ import ctypes
 import signal
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -158,3 +159,17 @@ def test_a_fork_beside_other_threads_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check(torch.sin, [Sample(torch.ones(3))], checks=["schema"]).ok
+
+
+def test_checks_of_several_threads_leave_each_other_alone():
+    """They change settings of the process: the check process_state would see those of another thread."""
+    sample = Sample(torch.ones(3))
+
+    def work(_: int) -> list[str]:
+        report = check(torch.sin, [sample], checks=["process_state", "uninitialised", "threads"], isolated=False)
+        return [result.status for result in report.results]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, range(12)))
+
+    assert [["passed"] * 3] * 12 == found

@@ -192,7 +192,8 @@ def test_what_stops_a_compiler_is_the_reason_that_is_shown(
     """What the linker says comes before the first line with the word error; a killed one is not the source's fault."""
     full = "/usr/bin/ld: final link failed: No space left on device\ncollect2: error: ld returned 1 exit status"
     killed = "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated."
-    for says, expected in ((full, FULL_DISK), (killed, KILLED)):
+    limited = "c++: fatal error: File size limit exceeded signal terminated program cc1plus\ncompilation terminated."
+    for says, expected in ((full, FULL_DISK), (killed, KILLED), (limited, LIMITED)):
         compiler(tmp_path, monkeypatch, f'case "$*" in *" -o "*) echo "{says}"; exit 1;; esac\n"$CC" "$@"')
 
         assert expected == warning_of(source)
@@ -360,6 +361,14 @@ nothing.cpp: the compiler does not finish: it was killed, as a process is that n
              c++: fatal error: Killed signal terminated program cc1plus
              compilation terminated.
   do         free some memory, or build the kernel where there is more: kernel.build()
+  meanwhile  'nothing' runs in its fallback, more slowly"""
+
+LIMITED = """\
+nothing.cpp: the compiler does not finish: the shell limits the size of files
+  found      FOLDER/scripted-c++ ended with status 1:
+             c++: fatal error: File size limit exceeded signal terminated program cc1plus
+             compilation terminated.
+  do         raise the limit, which `ulimit -f` shows
   meanwhile  'nothing' runs in its fallback, more slowly"""
 
 NOT_WRITTEN = """\

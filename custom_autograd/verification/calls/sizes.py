@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -33,6 +33,9 @@ Resize: TypeAlias = Callable[[Sample], "Sample | None"]
 
 OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, 1025)
 
+GROWN = 3
+"""What a size of 1 becomes, where it counts something: a batch of one hides what is added up over the batch."""
+
 MOST = 2**14
 """Elements of the largest tensor of a drawn call."""
 
@@ -55,6 +58,8 @@ def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
             change = {size: other}
             text = f"size {size} -> {other}, with {followed(sample, change, target.arguments)}"
             yield f"size {size}", text, partial(_resized, sizes=change, with_numbers=True)
+    if target.reference is not None and any(1 in tensor.shape for tensor in sample.tensors()):
+        yield "size 1", f"size 1 -> {GROWN}", partial(_grown, target)
     if is_elementwise(target, sample):
         yield "sizes", "no dimensions", _undimensioned
 
@@ -72,6 +77,25 @@ def _unless_broadcast(target: Target, size: int, change: Resize, sample: Sample)
     larger = (resized(sample, {size: other}) for other in (size + 1, 2 * size, 3 * size))
     is_taken = reference is None or any(find_shapes(target, reference, variant) is not None for variant in larger)
     return change(sample) if is_taken else None
+
+
+def _grown(target: Target, sample: Sample) -> Sample | None:
+    """Return a call with other sizes for 1; None unless a result has them too: else a dimension of 1 is broadcast."""
+    reference = target.visible_reference
+    if reference is None or elements_of(sample, {1: GROWN}) > MOST:
+        return None
+    grown = resized(sample, {1: GROWN}).map(jittered)
+    before, after = find_shapes(target, reference, sample), find_shapes(target, reference, grown)
+    if before is None or after is None or before == after:
+        return None
+    is_alike = all(any(_has_grown(shape, other) for other in before) for shape in after)
+    return grown if is_alike else None
+
+
+def _has_grown(shape: Sequence[int], before: Sequence[int]) -> bool:
+    """Return True if a shape is what another one was, but for sizes of 1."""
+    alike = (size == other or (size == GROWN and other == 1) for size, other in zip(shape, before, strict=False))
+    return len(shape) == len(before) and all(alike)
 
 
 def _resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample | None:

@@ -12,12 +12,21 @@ import torch
 from torch import Tensor
 
 from custom_autograd.capabilities.autocast import AutocastRule, policies_of
+from custom_autograd.core.errors import GradientError
 from custom_autograd.registration.policy_types import Cast, CastPolicy
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.verification.calls.call import Outcome, begin, call_as_given, cotangents_of, find_change
+from custom_autograd.verification.calls.call import (
+    Call,
+    Outcome,
+    begin,
+    call_as_given,
+    cotangents_of,
+    find_change,
+    run,
+)
 from custom_autograd.verification.calls.judge import results_of
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -30,7 +39,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_difference, judged
-from custom_autograd.verification.harness.differentiable import without_refused_gradients
+from custom_autograd.verification.harness.differentiable import able_positions, without_refused_gradients
 from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.records import output_names, outputs_of, record_of
 from custom_autograd.verification.harness.slices import values_of
@@ -174,9 +183,20 @@ def _mixed(target: Target, sample: Sample) -> Iterator[Finding]:
         except Exception as error:  # noqa: BLE001 - an op may refuse mixed dtypes in any words
             yield skipped(f"the op does not take float32 together with bfloat16: {first_line(error)}")
             return
-        yield _against_fake(
-            target, mixed, outputs, f"with bfloat16 for the {label} of every two tensors,", is_autocast=False
-        )
+        which = f"with bfloat16 for the {label} of every two tensors,"
+        yield _against_fake(target, mixed, outputs, which, is_autocast=False)
+        yield _backward_of_mixed(target, mixed, which)
+
+
+def _backward_of_mixed(target: Target, mixed: Sample, which: str) -> Finding:
+    """Fail a backward that returns a gradient in another dtype than its input: what is raised then ends a training."""
+    try:
+        run(target, target.call, Call(mixed, frozenset(able_positions(target, mixed))))
+    except GradientError as error:
+        return failed(f"{which} the backward raises {first_line(error)}")
+    except Exception:  # noqa: BLE001 - derivatives have checks of their own
+        return PASSED
+    return PASSED
 
 
 CAUSE = "ops inside the kernel cast what the fake does not: register_autocast, or promote the dtypes in the fake"

@@ -179,7 +179,7 @@ class ReferenceGradients(Row):
         outputs = reference(*reference.inputs)
         if not any(output.requires_grad for output in outputs):
             raise NothingToCheckError(
-                "the reference itself is not differentiable: it is not written in PyTorch operations"
+                "no result of the reference carries a gradient: it is constant here, or not made by PyTorch operations"
             )
         vector_jacobian(function, function.inputs, signed_like(outputs))  # an op that has no gradient says so
         needs = [x.requires_grad_(i in function.positions) for i, x in enumerate(function.sample.tensors())]

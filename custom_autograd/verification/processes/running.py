@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,7 +168,16 @@ def run(case: runner.Case, checks: Sequence[Check], *, seed: int = 0) -> Report:
         with contextlib.suppress(CannotForkError):
             return _run_forked(case, checks, seed)
     with loud():
+        return run_here(case, checks, seed=seed)
+
+
+def run_here(case: runner.Case, checks: Sequence[Check], *, seed: int = 0) -> Report:
+    """Run checks on a case in this process, in one thread at a time: checks change settings of the process."""
+    with _ALONE:
         return runner.run([case], checks, seed=seed)
+
+
+_ALONE = threading.RLock()
 
 
 def load_for(checks: Sequence[Check]) -> None:
