@@ -11,7 +11,6 @@ from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
-
 ARGUMENTS = (TargetArgument("x"), TargetArgument("w"))
 
 

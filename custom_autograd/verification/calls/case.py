@@ -7,10 +7,12 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, NEEDS, SCALARS, VALUES, Change
-from custom_autograd.verification.calls.judge import JUMP, MOVED, NEAR, WIDE, Fault
+from custom_autograd.verification.calls.judge import JUMP, MOVED, NEAR, ROUNDINGS, WIDE, Fault
 from custom_autograd.verification.calls.numbers import TIES
 from custom_autograd.verification.calls.ways import WAYS
 
@@ -37,7 +39,10 @@ class Case:
     @property
     def least(self) -> float:
         """Return the share of its size by which a wrong result is off, at least."""
-        return JUMP if self.is_at_jump else 0.0
+        if self.is_at_jump:
+            return JUMP
+        is_narrow = any(change.key == "dtype of one" and change.text.endswith("bfloat16") for change in self.changes)
+        return OF_ONE if is_narrow else 0.0
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -75,6 +80,9 @@ class Verdict:
         """Return True if a result is wrong by its numbers."""
         return self.fault is not None and self.fault.found is not None
 
+
+OF_ONE = ROUNDINGS[torch.bfloat16] * torch.finfo(torch.bfloat16).eps
+"""Where one tensor is in bfloat16, as an op may compute with it, such as its reciprocal, before it computes wider."""
 
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
