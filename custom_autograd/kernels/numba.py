@@ -32,7 +32,8 @@ def numba_kernel(
             has to be returned as an array: `numpy.array(total)`, because Numba makes a Python float of it.
         fallback: what runs instead where Numba is not installed, on tensors. Without one the call raises.
         options: those of `numba.njit`: `parallel=True`, `fastmath=True`, `boundscheck=True`. `nogil=True` is the
-            default. Numba checks no index unless `boundscheck` says so.
+            default. Numba checks no index unless `boundscheck` says so, and a division by zero raises
+            ZeroDivisionError unless `error_model="numpy"` says that it is infinite or NaN, as in PyTorch.
 
     Returns:
         The kernel; or, without a function, what makes one of it.
