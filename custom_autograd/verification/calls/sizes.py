@@ -15,6 +15,7 @@ from custom_autograd.verification.harness.agreement import (
     find_shapes,
     followed,
     is_elementwise,
+    is_within_domain,
     without_dimensions,
 )
 from custom_autograd.verification.harness.sweeps import (
@@ -85,6 +86,8 @@ def _grown(target: Target, sample: Sample) -> Sample | None:
     if reference is None or elements_of(sample, {1: GROWN}) > MOST:
         return None
     grown = resized(sample, {1: GROWN}).map(jittered)
+    if not is_within_domain(target, sample, grown):
+        return None
     before, after = find_shapes(target, reference, sample), find_shapes(target, reference, grown)
     if before is None or after is None or before == after:
         return None
