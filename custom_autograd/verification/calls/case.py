@@ -82,7 +82,7 @@ class Verdict:
 
 
 OF_ONE = ROUNDINGS[torch.bfloat16] * torch.finfo(torch.bfloat16).eps
-"""Where one tensor is in bfloat16, as an op may compute with it, such as its reciprocal, before it computes wider."""
+"""What is allowed where one tensor is in bfloat16: an op may take its reciprocal before it computes in float32."""
 
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
