@@ -85,6 +85,14 @@ def imports_of(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@pytest.fixture
+def sigchld_ignored():
+    """A program that does not hear of the end of its children, as some servers leave what they start."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """The global generator, where a test forgets to use its own."""

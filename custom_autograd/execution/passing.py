@@ -1,4 +1,4 @@
-"""What a class of an op calls first, where the dispatcher's op takes what the op takes: Dynamo traces a call of that.
+"""The first call of an op, which Dynamo traces as a call of the dispatcher where both take the same arguments.
 
 Ops with the same number of arguments share the code of that call, under their own names, which takes microseconds at
 the declaration. For other ops, a call is generated while Dynamo traces, which then traces twice as many instructions.

@@ -26,6 +26,7 @@ _dynamo.guards.profile_guard_manager       times new guards for a log, once the 
 import contextlib
 import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -277,12 +278,12 @@ LOADED_BY = (
 
 def load_for(words: Collection[str]) -> None:
     """Load what the checks of these groups and names make torch load; what an unknown torch lacks is left to it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch itself, about what it imports
-        for module, groups_and_names in LOADED_BY:
-            if not set(groups_and_names.split()).isdisjoint(words):
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(module)
+    wanted = [module for module, asking in LOADED_BY if not set(asking.split()).isdisjoint(words)]
+    for module in wanted:
+        if module not in sys.modules:
+            with warnings.catch_warnings(), contextlib.suppress(ImportError):
+                warnings.simplefilter("ignore")  # of torch itself, about what it imports
+                importlib.import_module(module)
 
 
 class GraphCounter:

@@ -37,14 +37,6 @@ def tell_what_it_is(tell):
     tell(os.getpid())
 
 
-@pytest.fixture
-def sigchld_ignored():
-    """A program that does not hear of the end of its children, as some servers leave what they start."""
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGCHLD, before)
-
-
 def crash(tell):
     tell("begun")
     ctypes.string_at(0)

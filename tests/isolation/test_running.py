@@ -1,7 +1,6 @@
 """A crash in a kernel is a finding of `check`, with the check, the sample and the call."""
 
 import ctypes
-import signal
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -84,13 +83,9 @@ def test_a_crash_is_an_error_of_its_sample_and_results_before_it_are_kept():
     assert "torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]" in crash.script
 
 
-def test_a_crash_is_an_error_where_no_exit_code_of_a_child_is_known():
+def test_a_crash_is_an_error_where_no_exit_code_of_a_child_is_known(sigchld_ignored):
     """It passed, since a child without an exit code was taken for one that had finished."""
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        report = check(crashes_on_eight_rows, [Sample(torch.ones(8, 2))], checks=["kernels"], raise_on_failure=False)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    report = check(crashes_on_eight_rows, [Sample(torch.ones(8, 2))], checks=["kernels"], raise_on_failure=False)
 
     assert not report.ok
     assert "ended early" in report.results[-1].message

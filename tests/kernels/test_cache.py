@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -318,17 +317,13 @@ COMPILERS = {
 
 
 def test_what_a_compiler_refuses_is_shown_where_no_status_of_a_child_is_known(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigchld_ignored: None
 ) -> None:
     """The status of each child is 0 then."""
     compiler(
         tmp_path, monkeypatch, 'case "$*" in *" -o "*) echo "nothing.cpp:1:1: error: no"; exit 1;; esac\n"$CC" "$@"'
     )
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        found = warning_of(source)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    found = warning_of(source)
 
     end = "FOLDER/scripted-c++ ended with status 0, and did not write the file that -o names"
     assert f"{end}:\n             nothing.cpp:1:1: error: no\n  do         correct FOLDER/nothing.cpp, or" in found

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, range_of
-from custom_autograd.torch_private.verification import Watch, fake_mode
 from custom_autograd.verification.calls.call_arguments import value_of, with_value
 from custom_autograd.verification.calls.layouts import offset
+from custom_autograd.verification.harness.agreement import raised_on_fakes
 from custom_autograd.verification.harness.sweeps import is_index, is_ordered
-from custom_autograd.verification.harness.targets import Target, call_on
+from custom_autograd.verification.harness.targets import Target
 
 
 def element(value: float) -> Callable[[Tensor], Tensor | None]:
@@ -151,12 +151,7 @@ def _are_numbers(target: Target, sample: Sample) -> bool:
     Other integers are never made larger: with them a kernel would read memory that is not its own.
     """
     assert target.visible_reference is not None
-    try:
-        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse):
-            call_on(target.visible_reference, sample.map(to_fake))
-    except Exception:  # noqa: BLE001 - whatever it raises: it does not take such integers, or they decide a size
-        return False
-    return True
+    return raised_on_fakes(target.visible_reference, sample, _refuse) is None
 
 
 MOST_MADE = 2**22
@@ -167,13 +162,11 @@ POINTING = ("index", "gather", "segment", "scatter", "embedding", "take", "_loca
 """Parts of the names of what uses integers as positions, or reads them."""
 
 
-def _refuse(function: object, args: object, kwargs: object, found: object) -> None:
+def _refuse(name: str, made: Sequence[Tensor]) -> None:
     """Raise where integers may be positions, and where a tensor of more than `MOST_MADE` elements is made."""
-    del args, kwargs
-    made = found if isinstance(found, (list, tuple)) else (found,)
-    if any(part in str(function) for part in POINTING):
+    if any(part in name for part in POINTING):
         raise IndexError
-    if any(isinstance(x, Tensor) and x.numel() > MOST_MADE for x in made):
+    if any(x.numel() > MOST_MADE for x in made):
         raise MemoryError
 
 

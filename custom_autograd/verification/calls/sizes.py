@@ -35,7 +35,7 @@ Resize: TypeAlias = Callable[[Sample], "Sample | None"]
 OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, 1025)
 
 GROWN = 3
-"""What a size of 1 becomes, where it counts something: a batch of one hides what is added up over the batch."""
+"""The size that replaces 1 in a batch: a batch of one hides that a gradient is not summed over the batch."""
 
 MOST = 2**14
 """Elements of the largest tensor of a drawn call."""

@@ -6,7 +6,7 @@ beyond a tensor, and fails everything that the process does on it afterwards.
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ def accepted(target: Target, sample: Sample, variants: Iterable[tuple[str, Sampl
 
 
 def takes_as_reference(target: Target, sample: Sample) -> bool:
-    """Return True if the reference takes a call, and no memory beyond `MOST_BYTES`; True where there is none to ask."""
+    """Return False if the reference refuses a call, or makes a tensor of more than `MOST_BYTES`; True without one."""
     if target.reference is None:
         return True
     return not _takes_too_much(target.reference, sample) and find_shapes(target, target.reference, sample) is not None
@@ -90,23 +90,26 @@ def _takes_too_much(reference: Function, sample: Sample) -> bool:
     largest = sorted((tensor.nbytes for tensor in sample.tensors()), reverse=True)[:2]
     if math.prod(largest) <= MOST_BYTES:  # not even one number for each pair of numbers
         return False
-    try:
-        with torch.no_grad(), fake_mode() as to_fake, Watch(_refuse_too_much):
-            call_on(reference, sample.map(lambda tensor: to_fake(tensor.detach())))
-    except MemoryError:
-        return True
-    except Exception:  # noqa: BLE001 - it reads data, or refuses the call: a call with data shows it
-        return False
-    return False
+    return isinstance(raised_on_fakes(reference, sample, _refuse_too_much), MemoryError)
 
 
-def _refuse_too_much(function: object, args: object, kwargs: object, found: object) -> None:
-    del function, args, kwargs
-    made = found if isinstance(found, (list, tuple)) else (found,)
-    if any(
-        isinstance(x, Tensor) and x.layout == torch.strided and x.untyped_storage().nbytes() > MOST_BYTES for x in made
-    ):
+def _refuse_too_much(name: str, made: Sequence[Tensor]) -> None:
+    del name
+    if any(x.layout == torch.strided and x.untyped_storage().nbytes() > MOST_BYTES for x in made):
         raise MemoryError
+
+
+def raised_on_fakes(
+    function: Function, sample: Sample, look: Callable[[str, Sequence[Tensor]], None]
+) -> Exception | None:
+    """Return what a call without data raises, or what `look` does, which sees each op and the tensors that it makes."""
+    watch = Watch(lambda op, args, kwargs, found: look(str(op), Sample(found).tensors()))
+    try:
+        with torch.no_grad(), fake_mode() as to_fake, watch:
+            call_on(function, sample.map(lambda tensor: to_fake(tensor.detach())))
+    except Exception as error:  # noqa: BLE001 - what it means depends on who asks
+        return error
+    return None
 
 
 def is_elementwise(target: Target, sample: Sample) -> bool:
