@@ -67,11 +67,14 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
 
 
 def format_value(value: object) -> str:
-    """Return a value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr."""
+    """Return a value in at most 80 characters: a tensor as dtype[shape], a container by its elements, else its repr.
+
+    It is one line.
+    """
     if isinstance(value, Tensor):
         layout = "" if value.layout == torch.strided else f", {str(value.layout).removeprefix('torch.')}"
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
-    text = _format_container(value) if _has_tensors(value) else repr(value)
+    text = _format_container(value) if _has_tensors(value) else " ".join(repr(value).split())
     return text if len(text) <= 80 else text[:77] + "..."
 
 

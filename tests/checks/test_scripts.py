@@ -37,6 +37,13 @@ def test_generators():
     assert torch.equal(torch.Generator().manual_seed(5).get_state(), found.get_state())
 
 
+def test_an_object_whose_repr_is_no_python_is_left_to_be_filled_in():
+    text = script_of(target_of(torch.sin), Sample(torch.nn.Linear(2, 3)), Gradcheck(), 0)
+
+    assert "\n    __import__('torch.nn.modules.linear', fromlist=['']).Linear(...),\n" in text
+    compile(text, "script", "exec")
+
+
 def test_an_op_of_a_module_in_an_archive_is_imported(tmp_path, monkeypatch):
     text = "import torch\ndef doubled(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n"
     with zipfile.ZipFile(tmp_path / "ops.zip", "w") as archive:

@@ -49,3 +49,43 @@ def test_what_a_fake_raised_is_said_and_not_that_the_compiler_raises_it_again():
     result = verdict("compile", lambda make: [Sample(make(3, 4), 1)])(op)
     assert "failed" == result.status
     assert "TypeError: unhashable type: " in result.message
+
+
+class Halved(torch.autograd.Function):
+    """A correct Function with code that Dynamo does not trace."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * torch.full((), 0.5, requires_grad=bool(x.sum() > 1e9))
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 0.5
+
+
+def test_a_function_that_breaks_the_graph_is_compared_in_parts_and_not_failed():
+    result = result_of(Halved)
+
+    assert "skipped" == result.status
+    assert "static shapes: its graph breaks, and gives the same in parts: compiling raises " in result.message
+
+
+class Doubled(torch.autograd.Function):
+    """It breaks the graph, and gives something else in compiled code."""
+
+    @staticmethod
+    def forward(ctx, x):
+        torch._dynamo.graph_break()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_a_function_that_breaks_the_graph_and_gives_something_else_fails():
+    def doubled(x):
+        factor = 1.5 if torch.compiler.is_compiling() else 1.0
+        return Doubled.apply(x) * factor
+
+    assert "failed" == result_of(doubled).status

@@ -6,9 +6,10 @@ from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd import custom_op
+from custom_autograd import check, custom_op
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls import directions
+from custom_autograd.verification.checks import directional
 
 
 def result_of(op, *shapes):
@@ -299,3 +300,23 @@ def test_a_backward_that_raises_for_a_size_that_the_forward_takes_is_named_with_
     assert "failed" == result.status
     assert result.message.startswith("size 2 -> 256: the backward raises RuntimeError: The size of tensor a (256)")
     assert "a kernel that meets a case it was not written for" == result.cause
+
+
+def test_numbers_outside_of_the_range_of_a_sample_are_not_tried():
+    seen = []
+
+    def steps(t):
+        seen.append(float(t.detach().abs().max()))
+        return t * t
+
+    check(steps, lambda make: [Sample(make(4, low=0.5, high=1.0))], checks=["directional"], isolated=False)
+    assert seen
+    assert max(seen) < 1.1
+
+
+def test_a_call_that_takes_long_far_out_is_left_out(monkeypatch):
+    monkeypatch.setattr(directional, "SLOWEST", -1.0)
+    result = result_of(Scaled, (3, 4), (4,))
+
+    assert "passed" == result.status
+    assert "20 times as large: left out, because a call takes 0 s" in result.message

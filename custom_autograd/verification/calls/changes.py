@@ -162,7 +162,7 @@ def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Ch
         if is_whole and len(numbers) > 1 and not any(ranges):
             yield _revalue("numbers", text, [i for i in numbers if i not in kept], change)
         for position in numbers:
-            within = _within(_in_order(change) if position in kept else change, ranges[position])
+            within = within_range(_in_order(change) if position in kept else change, ranges[position])
             yield _revalue(f"numbers of '{names[position]}'", text, [position], within)
 
 
@@ -176,7 +176,7 @@ def _in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], T
     return changed
 
 
-def _within(
+def within_range(
     change: Callable[[Tensor], Tensor | None], bounds: tuple[float, float] | None
 ) -> Callable[[Tensor], Tensor | None]:
     """Return a change that does not fit where it leaves the range that the author gave to `make`."""

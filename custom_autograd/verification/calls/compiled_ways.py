@@ -36,10 +36,27 @@ def compilations_of(target: Target) -> tuple[Way, ...]:
 
 
 def _in_compiled_code(target: Target, call: Call, *, is_dynamic: bool, is_whole: bool) -> Iterator[Outcome]:
-    function = compiled(target.call, backend=BACKEND, fullgraph=True, dynamic=is_dynamic)
+    """Call in compiled code; where Python code of the target breaks its graph, with the parts that are compiled.
+
+    Raises:
+        UnfitError: the op refuses it, or the graph breaks, after what the parts give.
+        WrongError: compiling raises anything else.
+    """
+
+    def made(*, is_one_graph: bool) -> Outcome:
+        function = compiled(target.call, backend=BACKEND, fullgraph=is_one_graph, dynamic=is_dynamic)
+        return _made("compiling", partial(run, target, function, call), _refusal_of_compiler)
+
     with without_inlining() if is_whole else nullcontext():
-        found = _made("compiling", partial(run, target, function, call), _refusal_of_compiler)
+        try:
+            found, broken = made(is_one_graph=True), ""
+        except WrongError as error:
+            if target.overload is not None:  # which torch.compile does not look into
+                raise
+            found, broken = made(is_one_graph=False), str(error)
     yield found
+    if broken:
+        raise UnfitError(f"its graph breaks, and gives the same in parts: {broken}")
 
 
 def _with_compiled_backward(target: Target, call: Call) -> Iterator[Outcome]:

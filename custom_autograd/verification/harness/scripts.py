@@ -153,7 +153,8 @@ def _literal(value: object) -> str:
         return f"[{items}]" if isinstance(value, list) else f"({items},)" if len(value) == 1 else f"({items})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+    is_object = type(value).__repr__ is object.__repr__ or isinstance(value, torch.nn.Module)
+    return f"{_literal(type(value))}(...)" if is_object else repr(value)  # to be filled in
 
 
 def _tensor(tensor: Tensor) -> str:
