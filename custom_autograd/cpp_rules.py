@@ -10,7 +10,6 @@ norm__backward(Tensor grad, Tensor x, Tensor weight) -> (Tensor, Tensor)        
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, RegistrationError
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.declare import all_or_nothing
 from custom_autograd.kernels import native_kernels
 from custom_autograd.kernels.native_kernels import SLOTS
@@ -91,7 +91,7 @@ class CppRule:
     def __init__(self, kernel: CppKernel, op: Callable[..., Any]) -> None:
         self.kernel = self.__wrapped__ = kernel
         self.op = op
-        self.__signature__ = inspect.signature(op)
+        self.__signature__ = read_signature(op)
         self._is_offered = False
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.execution.context import Context, attributes_of
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.schema.samples import PLAIN
@@ -99,7 +100,7 @@ def has_setup_context(function: Function) -> bool:
 
 def parameters_of(function: Function) -> list[inspect.Parameter]:
     """Return the parameters of `apply`: the positional ones of forward, without ctx."""
-    parameters = list(inspect.signature(function.forward).parameters.values())
+    parameters = list(read_signature(function.forward).parameters.values())
     rest = parameters if has_setup_context(function) else parameters[1:]
     return [one for one in rest if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
 

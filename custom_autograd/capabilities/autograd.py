@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from custom_autograd.core.errors import RegistrationError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import advise, quote, show, suggest
 from custom_autograd.core.option_types import check_type
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.execution.composition import find_composition
 from custom_autograd.execution.plan import plan_of
 from custom_autograd.frozen_dataclass import dataclass
@@ -209,8 +209,8 @@ def register_drop_in(
 def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[bool, bool]:
     """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword."""
     # Torch calls it by keyword, and people name its parameters as they like.
-    names = list(inspect.signature(setup_context).parameters)
-    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(setup_context).parameters.values())
+    names = list(read_signature(setup_context).parameters)
+    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in read_signature(setup_context).parameters.values())
     has_keywords = any(argument.is_keyword_only for argument in record.declaration.schema.arguments)
     takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
     by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)

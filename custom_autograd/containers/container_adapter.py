@@ -19,6 +19,7 @@ from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import GradientError, KernelError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import explicit_none, quote, suggest
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.rule_types import special_names, value_names
 from custom_autograd.registration.rules import Parameters, bind_names, check_signature
@@ -174,7 +175,7 @@ class ContainerAdapter(OpAdapter):
         What is hidden may stand in a dict by name.
         """
         names = self._names(title, function, is_jvp=is_jvp)
-        parameters = inspect.signature(function).parameters
+        parameters = read_signature(function).parameters
         optional = [name for name in names if name.startswith("grad") and parameters[name].default is None]
         makers = {name: self._maker(name) for name in names}
         fixed = [one for name in names if name not in optional for one in makers[name][0]] + self.tree.structures()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
 
 from custom_autograd.containers.argument_tree import ArgumentTree, raise_misfit, with_signature
@@ -12,6 +11,7 @@ from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import GradientError
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import quote
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.registration.declaration import Declaration
 
 TEXTS = "custom_autograd_structures"
@@ -68,7 +68,7 @@ class TorchStyle:
         if self.user_setup is None:
             return
         positional, by_name = self.tree.arguments(given)
-        names = inspect.signature(self.user_setup).parameters
+        names = read_signature(self.user_setup).parameters
         seen = Ctx(ctx, self._needs(ctx, texts))
         own = output if self.tree.results is None else self.tree.results.put(output)
         arguments: dict[str, Any] = {"inputs": tuple(positional), "output": own}
@@ -125,7 +125,7 @@ class TorchStyle:
 
 def _with_own_signature(function: Function) -> Function:
     """Return the function, which inspect takes for what it is rather than for what it wraps."""
-    return with_signature(function, inspect.signature(function, follow_wrapped=False))
+    return with_signature(function, read_signature(function, follow_wrapped=False))
 
 
 def _is_any(need: Any) -> bool:

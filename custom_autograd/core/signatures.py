@@ -6,10 +6,41 @@ import ast
 import functools
 import inspect
 import os
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
+
+# From Python 3.14 on, annotations are evaluated when they are read, which fails where a name is only there for type
+# checkers, or not yet. Most functions are asked for their parameters alone: such a name then stands as a ForwardRef.
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    def read_signature(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+        """Return what `inspect.signature` does, where the annotations cannot be evaluated, too."""
+        how = annotationlib.Format.FORWARDREF
+        return inspect.signature(function, follow_wrapped=follow_wrapped, annotation_format=how)
+
+    def read_annotations(annotated: Callable[..., Any]) -> dict[str, Any]:  # Any: an annotation can be any object
+        """Return the annotations of a function or a class itself, as it has them."""
+        return annotationlib.get_annotations(annotated, format=annotationlib.Format.FORWARDREF)
+
+    def annotations_as_text(function: Callable[..., Any]) -> dict[str, str]:
+        """Return the annotations as they are written, where Python knows that."""
+        return annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
+
+else:
+    read_signature = inspect.signature
+
+    def read_annotations(annotated: Callable[..., Any]) -> dict[str, Any]:  # Any: an annotation can be any object
+        """Return the annotations of a function or a class itself, as it has them."""
+        return inspect.get_annotations(annotated)
+
+    def annotations_as_text(function: Callable[..., Any]) -> dict[str, str]:
+        """Return the annotations as they are written, where Python knows that."""
+        del function
+        return {}
 
 
 def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  # Any: whatever a user registers
@@ -21,7 +52,7 @@ def find_signature(function: Callable[..., Any]) -> inspect.Signature | None:  #
     if hasattr(function, "written_in"):  # its text is read once
         return getattr(function, "__signature__", None)
     try:
-        signature = inspect.signature(function)
+        signature = read_signature(function)
     except (TypeError, ValueError):
         return None
     bound = _bound_by_keyword(function)
@@ -36,8 +67,20 @@ def signature_of_code(function: Callable[..., Any]) -> inspect.Signature | None:
     if not isinstance(function, FunctionType) or not vars(function):
         return find_signature(function)
     code = FunctionType(function.__code__, {}, None, function.__defaults__, function.__closure__)
-    code.__kwdefaults__, code.__annotations__ = function.__kwdefaults__, function.__annotations__
-    return inspect.signature(code)
+    code.__kwdefaults__, code.__annotations__ = function.__kwdefaults__, read_annotations(function)
+    return read_signature(code)
+
+
+class AnnotationsOfWrapped:
+    """What `__annotations__` of an object that wraps a function is, from Python 3.14 on.
+
+    There `functools.update_wrapper` sets `__annotate__` alone.
+    """
+
+    def __get__(self, wrapper: Any, cls: type | None = None) -> dict[str, Any]:  # Any: annotations, and what has them
+        """Return those of the function, which are evaluated now; none of the class itself."""
+        annotations: dict[str, Any] = {} if wrapper is None else wrapper.__wrapped__.__annotations__
+        return annotations
 
 
 def plain_parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.metadata import PLAIN
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.registration.declaration import OpKernel
 
 
@@ -51,7 +52,7 @@ def named_arguments(
 
 def _positional_names(function: Callable[..., Any]) -> Iterator[str]:
     try:
-        parameters = [*inspect.signature(function).parameters.values()]
+        parameters = [*read_signature(function).parameters.values()]
     except ValueError:  # a function in C that has none
         parameters = []
     for parameter in parameters:

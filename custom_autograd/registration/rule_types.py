@@ -5,7 +5,6 @@ The other rules are in the file of their capability, such as `VmapRule`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields
 from types import FunctionType
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 from torch.autograd.function import once_differentiable
 
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.policy_types import SavingPolicy
 from custom_autograd.schema.schema import Schema
@@ -118,7 +118,7 @@ class NamedRule(Rule):
         if type(self.function) is FunctionType:  # the same, and quicker
             code = self.function.__code__
             return code.co_varnames[: min(code.co_argcount, len(self.names))] == self.names
-        parameters = inspect.signature(self.function, follow_wrapped=False).parameters.values()
+        parameters = read_signature(self.function, follow_wrapped=False).parameters.values()
         leading = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][: len(self.names)]
         return tuple(leading) == self.names
 

@@ -24,6 +24,7 @@ from custom_autograd.core.signatures import (
     find_misfit,
     find_signature,
     plain_parameters,
+    read_signature,
     signature_of_code,
 )
 from custom_autograd.frozen_dataclass import dataclass
@@ -291,7 +292,7 @@ def take_all(
     left_out = _find_left_out(function, parameters, len(leading))
     if not left_out:
         return function
-    check_order(declaration, title, function, inspect.signature(function), [*leading, *parameters.positional])
+    check_order(declaration, title, function, read_signature(function), [*leading, *parameters.positional])
     names = [*parameters.positional, *parameters.keywords]
     taken = sum(name not in left_out for name in parameters.positional)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from custom_autograd.core.errors import DeclarationError
 from custom_autograd.core.locations import unwrap
-from custom_autograd.core.signatures import find_signature, signature_of_code
+from custom_autograd.core.signatures import annotations_as_text, find_signature, signature_of_code
 from custom_autograd.frozen_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _find_classes(annotated: Callable[..., Any]) -> dict[str, type] | None:
     if scope is None or getattr(annotated, "__type_params__", None):  # which hide globals of their names
         return None
     found = {}
-    for name, value in getattr(annotated, "__annotations__", {}).items():
+    for name, value in annotated.__annotations__.items():  # an AttributeError is one within them
         hint = scope.get(value, vars(builtins).get(value)) if isinstance(value, str) else value
         if hint is not Tensor and type(hint) is not type and not is_class(hint):
             return None
@@ -280,7 +280,15 @@ def _read(function: Callable[..., Any], signature: inspect.Signature, refuse: Re
         do = "correct the annotation, or pass schema="
         raise refuse(f"the annotations cannot be read: {error}", do=do) from error
     scope = {**getattr(plain, "__globals__", {}), **_names_around(plain)}
+    texts = annotations_as_text(plain)
+    written = {name: texts.get(name, value) if _is_unresolved(value) else value for name, value in written.items()}
     return {name: _evaluate(name, value, scope, refuse) for name, value in written.items()}
+
+
+def _is_unresolved(annotation: Any) -> bool:  # Any: an annotation
+    """Return True if a part of an annotation is a name that Python could not resolve."""
+    parts = annotation if isinstance(annotation, list) else typing.get_args(annotation)
+    return isinstance(annotation, typing.ForwardRef) or any(map(_is_unresolved, parts))
 
 
 def _names_around(function: Callable[..., Any]) -> dict[str, Any]:  # Any: whatever is around it
@@ -308,5 +316,5 @@ def _evaluate(name: str, annotation: Any, scope: dict[str, Any], refuse: Refusal
         raise refuse(
             f"the annotation of '{name}' cannot be read",
             found=repr(annotation),
-            do="import the type at the top of the module: it is not known where the op is declared",
+            do="define or import the type above the op, and not under `if TYPE_CHECKING:`: there it is not known yet",
         ) from error

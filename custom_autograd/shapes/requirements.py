@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import typing
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Any
 
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.messages import quote, suggest
+from custom_autograd.core.signatures import read_annotations
 from custom_autograd.schema.annotations import hints_of
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.notation import Item, Line
@@ -131,7 +131,7 @@ def line_of_annotations(function: Callable[..., Any], schema: Schema, along: Seq
     try:
         hints = hints_of(unwrap(function))
     except (NameError, TypeError, AttributeError):
-        hints = dict(getattr(unwrap(function), "__annotations__", {}))
+        hints = read_annotations(unwrap(function))
     seen: set[str] = set()
     inputs = [_item(a.name, hints.get(a.name), along, seen, is_optional=a.is_optional) for a in schema.tensor_arguments]
     outputs = schema.fresh_outputs
@@ -144,9 +144,7 @@ def line_of_annotations(function: Callable[..., Any], schema: Schema, along: Seq
 
 
 def _outputs(annotation: Any, count: int) -> list[Any]:  # Any: annotations
-    fields = (
-        inspect.get_annotations(annotation) if isinstance(annotation, type) and hasattr(annotation, "_fields") else {}
-    )
+    fields = read_annotations(annotation) if isinstance(annotation, type) and hasattr(annotation, "_fields") else {}
     if fields:
         return list(fields.values())
     several = list(typing.get_args(annotation)) if typing.get_origin(annotation) is tuple else [annotation]

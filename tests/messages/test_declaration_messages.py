@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Optional
 
 import pytest
 import torch
@@ -198,7 +198,7 @@ parameter '**options: int' takes arguments of any name, and a schema names each
   do         give each argument a name of its own; '*' before them makes them keyword-only
 the annotation of 'value' cannot be read
   found      'Nowhere'
-  do         import the type at the top of the module: it is not known where the op is declared
+  do         define or import the type above the op, and not under `if TYPE_CHECKING:`: there it is not known yet
 the annotations cannot be read: Forward reference must be an expression -- got 'Tensor['
   do         correct the annotation, or pass schema=
 'value[1]' has an annotation that is not supported
@@ -235,7 +235,7 @@ NO_CONTEXT = "annotate 'value' with a dataclass or a dict[str, Tensor] of what i
     [
         (
             Callable[[Tensor], Tensor] | None,
-            "Optional[collections.abc.Callable[[torch.Tensor], torch.Tensor]]",
+            str(Optional[Callable[[Tensor], Tensor]]).removeprefix("typing."),  # noqa: UP045 - newer Pythons write | None
             "pass static=('value',) to custom_op: it then takes functions and classes that can be imported",
         ),
         (torch.FloatTensor, "torch.FloatTensor", "annotate it as Tensor, and check the dtype in the kernel"),

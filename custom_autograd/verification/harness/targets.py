@@ -22,6 +22,7 @@ from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.containers.treespecs import MisfitError
 from custom_autograd.core.errors import CheckError
 from custom_autograd.core.locations import location_of
+from custom_autograd.core.signatures import read_signature
 from custom_autograd.execution.generated import source_of
 from custom_autograd.registration import registry
 from custom_autograd.registration.registry import OpRecord
@@ -329,7 +330,7 @@ def _of_overload(overload: verification.Overload, call: Function, location: str)
 
 def _from_function(function: type[torch.autograd.Function]) -> Target:
     apply = cast(Function, function.apply)
-    parameters = list(inspect.signature(function.forward).parameters.values())
+    parameters = list(read_signature(function.forward).parameters.values())
     if function.setup_context is torch.autograd.Function.setup_context:
         parameters = parameters[1:]  # without ctx
     arguments = tuple(TargetArgument(row.name, default=row.default, kind=row.kind) for row in parameters)
@@ -338,7 +339,7 @@ def _from_function(function: type[torch.autograd.Function]) -> Target:
 
 def _from_callable(function: Function) -> Target:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(read_signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin says nothing of its parameters
         parameters = []
     arguments = tuple(
