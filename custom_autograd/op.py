@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +31,7 @@ from custom_autograd.core.errors import CheckError
 from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.locations import location_of_declaration
 from custom_autograd.core.option_types import check_bools
+from custom_autograd.core.signatures import AnnotationsOfWrapped
 from custom_autograd.execution import passing
 from custom_autograd.execution.call import publish
 from custom_autograd.execution.generated import generated_code_of, source_of
@@ -193,7 +195,8 @@ def custom_op(
 class CustomOp(OwnDefinition, Generic[P, R]):
     """A PyTorch operation declared with `custom_op`; not to be made by hand."""
 
-    _record: OpRecord
+    if sys.version_info >= (3, 14):  # before, `functools.update_wrapper` gives each op those of its function
+        __annotations__ = cast("dict[str, Any]", AnnotationsOfWrapped())
 
     def __new__(cls: type[H], record: OpRecord) -> H:
         """Return an instance of a new subclass, which gets the `__call__` that is generated for the op."""
@@ -204,7 +207,8 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         return cast(H, object.__new__(type(cls.__name__, (cls,), names)))
 
     def __init__(self, record: OpRecord) -> None:
-        self._record, self._hash = record, hash(record.overload)
+        self._record: OpRecord = record
+        self._hash = hash(record.overload)
         function = self.python_function
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)

@@ -233,7 +233,7 @@ def read_default(spelling: str, value: Any) -> Any:  # Any: a default of any typ
 
 def describe_supported() -> str:
     """Return the supported annotations in one line, for messages."""
-    names = [getattr(row.annotation, "__name__", "Number") for row in ARGUMENT_TYPES]
+    names = [row.annotation.__name__ if is_class(row.annotation) else "Number" for row in ARGUMENT_TYPES]
     derived = "optionals, lists and tuples of them, Literal, Enum, classes registered with torch"
     leaves = f"{', '.join(dict.fromkeys(names))}, {derived}"
     return f"{leaves}, and dicts, NamedTuples, dataclasses and slices of all these"

@@ -11,6 +11,7 @@ from torch import Tensor
 from custom_autograd import (
     CheckError,
     CustomAutogradError,
+    CustomOp,
     DeclarationError,
     GradientError,
     KernelError,
@@ -61,6 +62,15 @@ def test_the_signature_of_a_call_does_not_return_hidden_outputs():
 
 def test_annotations_are_the_functions():
     assert {"x": Tensor, "n": int, "s": float, "return": Tensor} == typing.get_type_hints(plain)
+
+
+def test_annotations_can_be_read_from_the_op_itself():
+    assert {"x": Tensor, "n": int, "s": float, "return": Tensor} == plain.__annotations__
+    assert plain.__wrapped__.__annotations__ == inspect.get_annotations(plain)
+
+
+def test_the_class_of_ops_has_no_annotations_that_an_op_could_take_for_its_own():
+    assert {} == inspect.get_annotations(CustomOp)
 
 
 def test_the_name_is_the_qualified_one_and_the_repr_shows_the_schema():
