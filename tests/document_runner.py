@@ -34,7 +34,7 @@ HEAVY = (
 def run(path: str, blocks: list[tuple[int, str]]) -> list[str]:
     """What each block prints; line numbers are those of the document."""
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")  # torch's own, at the first forward mode
+    warnings.filterwarnings("ignore", "`torch.jit.script` is (deprecated|not supported)")  # torch's first forward mode
     warnings.filterwarnings("ignore", ".*should not be instantiated")  # torch's own, when Dynamo traces a Function
     warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.` is deprecated")  # torch's own, decomposing
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch 2.15, opcheck
