@@ -27,7 +27,8 @@ class Profiler(Check):
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless it is a registered op; nothing else has a name to show."""
-        if target.overload is not None and has_python_dispatch(target.overload):
+        is_own = record_of(target) is not None  # its call goes past Python dispatch while there is a profiler
+        if not is_own and target.overload is not None and has_python_dispatch(target.overload):
             return "PyObject dispatch of PyTorch, which is on for this op, hides it from profilers"
         return why_not_own_op(target)
 
