@@ -1195,6 +1195,25 @@ def test_what_selective_checkpointing_saved_is_known():
     assert storages.storages_of(y) == storages.storages_of(saved_tensors.saved_tensors(mode)[0])
 
 
+def test_hooks_can_be_hidden_from_selective_checkpointing():
+    hooks_of_user = getattr(torch.utils.checkpoint, "_current_user_saved_tensors_hooks", None)
+    if hooks_of_user is None:
+        pytest.skip("before torch 2.15, selective checkpointing does not look for hooks")
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        outer = saved_tensors.top_hooks()
+        pack = saved_tensors.hidden_from_checkpoints(kept.append, outer)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda _: None):
+            assert outer == hooks_of_user()
+            torch.ones(1, requires_grad=True).square()
+    with torch.autograd.graph.saved_tensors_hooks(
+        saved_tensors.hidden_from_checkpoints(kept.append, None), kept.append
+    ):
+        assert hooks_of_user() is None
+
+    assert [1.0] == [tensor.item() for tensor in kept]
+
+
 def test_an_op_can_be_given_another_policy():
     from torch.utils.checkpoint import CheckpointPolicy
 

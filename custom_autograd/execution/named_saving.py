@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from custom_autograd.registration.declaration import Declaration
 from custom_autograd.registration.policy_types import SavingPolicy
-from custom_autograd.torch_private.saved_tensors import Hooks, are_refused, top_hooks
+from custom_autograd.torch_private.saved_tensors import Hooks, are_refused, hidden_from_checkpoints, top_hooks
 from custom_autograd.torch_private.transforms import is_transforming
 from custom_autograd.values.packing import Packed, Who, pack, unpack
 
@@ -42,8 +42,9 @@ class NamedSaving:
         def apply_by_policies(*args: Any) -> Any:  # Any: as `apply`
             if is_transforming() or are_refused() or _is_off.get() or not torch.is_grad_enabled():
                 return apply(*args)
-            call = SavingCall(self, top_hooks())
-            with call, saved_tensors_hooks(call.pack, unpack):
+            outer = top_hooks()
+            call = SavingCall(self, outer)
+            with call, saved_tensors_hooks(hidden_from_checkpoints(call.pack, outer), unpack):
                 return apply(*args)
 
         return apply_by_policies

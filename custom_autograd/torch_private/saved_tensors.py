@@ -3,6 +3,8 @@
 - `_C._autograd._top_saved_tensors_default_hooks`: the innermost pair; `saved_tensors_hooks` replaces it, and has no way
   to go on with the one outside.
 - `_C._autograd._saved_tensors_hooks_get_disabled_error_message`: whether hooks are refused, as below transforms.
+- the attributes `_checkpoint_internal` and `_user_hooks` of a function that packs: from torch 2.15 on, selective
+  activation checkpointing looks for hooks of the user's past those that have the first, by the second.
 - `_functorch.pyfunctorch.temporarily_clear_interpreter_stack`: hooks see tensors as they are below all transforms.
 
 - `utils.checkpoint._CachingTorchDispatchMode`, `_CachedTorchDispatchMode`: the first saves outputs in the forward, the
@@ -41,6 +43,17 @@ def top_hooks() -> Hooks | None:
     """Return the pair of hooks in effect in this thread, or None."""
     found: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return found
+
+
+def hidden_from_checkpoints(pack: Callable[[Tensor], Any], outer: Hooks | None) -> Callable[[Tensor], Any]:
+    """Return a function that packs what autograd saves, and of which selective checkpointing does not warn."""
+
+    def packed(tensor: Tensor) -> Any:  # Any: as `pack`
+        return pack(tensor)
+
+    for name, value in (("_checkpoint_internal", True), ("_user_hooks", outer)):
+        setattr(packed, name, value)
+    return packed
 
 
 class Kept:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from custom_autograd import checkpointing, custom_op
+from custom_autograd.graph import cast
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -119,6 +120,21 @@ class CountProducts(torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.number += function is torch.ops.aten.mm.default
         return function(*args, **(kwargs or {}))
+
+
+def test_the_hooks_of_an_op_that_saves_by_a_policy_are_not_taken_for_the_users():
+    """From torch 2.15 on, selective checkpointing warns where it saves what hooks of the user do not see."""
+
+    @custom_op("checkpointing::rounded")
+    def rounded(x: Tensor) -> Tensor:
+        return x.square()
+
+    rounded.register_backward(lambda grad, x: 2 * grad * x, saving={"x": cast(torch.bfloat16)})
+    leaf = torch.full((2,), 1.25, dtype=torch.float64, requires_grad=True)  # exact in bfloat16
+    y = checkpoint(lambda x: rounded(x.exp().log()), leaf, use_reentrant=False, context_fn=checkpointing(save=rounded))
+    y.sum().backward()
+
+    torch.testing.assert_close(torch.full_like(leaf, 2.5), leaf.grad, atol=0.02, rtol=0)
 
 
 def test_a_namespace_leaves_out_what_writes():
