@@ -117,7 +117,8 @@ def git(folder, *arguments):
 
 def push(built, remote, version):
     command = [DOCS.parent / ".ci" / "push-docs", built, version]
-    environment = {**os.environ, "PAGES_REMOTE": str(remote)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # some systems have no `python3`
+    environment = {**os.environ, "PATH": path, "PAGES_REMOTE": str(remote)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 

@@ -1,5 +1,7 @@
 """The check `compile` fails what breaks under torch.compile(fullgraph=True), or changes its value there."""
 
+import re
+
 import torch
 from torch import Tensor
 from verdicts import verdict
@@ -48,7 +50,7 @@ def test_what_a_fake_raised_is_said_and_not_that_the_compiler_raises_it_again():
 
     result = verdict("compile", lambda make: [Sample(make(3, 4), 1)])(op)
     assert "failed" == result.status
-    assert "TypeError: unhashable type: " in result.message
+    assert re.search("raises TypeError: .*unhashable type: ", result.message)
 
 
 class Halved(torch.autograd.Function):
