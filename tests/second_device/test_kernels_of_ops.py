@@ -2,8 +2,8 @@
 
 # ruff: noqa: E501 - a message is as long as it is
 
+import sys
 from contextlib import contextmanager
-from unittest import mock
 
 import pytest
 import torch
@@ -57,11 +57,15 @@ def x(*shape, device=DEVICE, grad=False):
 
 
 @contextmanager
-def python_calls(called):
-    """Count the calls that native code leaves to the `__call__` of an object's class."""
-    cls, original = type(called), type(called).__call__
-    with mock.patch.object(cls, "__call__", autospec=True, side_effect=original) as counted:
-        yield lambda: counted.call_count
+def python_calls(*objects):
+    """Count the calls that native code leaves to the `__call__` of each object's class."""
+    # It is not replaced meanwhile: from Python 3.12 on, that ends native calls of the whole class.
+    codes, ran = [type(one).__call__.__code__ for one in objects], []
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code) if event == "call" else None)
+    try:
+        yield lambda: [ran.count(code) for code in codes]
+    finally:
+        sys.setprofile(None)
 
 
 @needs_native
@@ -75,7 +79,7 @@ def test_a_cpp_kernel_is_called_by_its_address_on_each_device_that_its_source_se
     assert ["CPU", "PrivateUse1"] == sorted(addresses)
     assert addresses == {key: kernel._native.address(key) for key in addresses}
     assert addresses["CPU"] != addresses["PrivateUse1"]
-    assert 0 == count()
+    assert [0] == count()
     assert [DEVICE, torch.device("cpu")] == [one.device for one in found]
     product = x(2, 3, device="cpu") * x(3, device="cpu")
     assert_close([one.cpu() for one in found], [3 * product, 2 * product])
@@ -132,12 +136,12 @@ def test_native_calls_serve_an_op_on_the_device(source):
         times(x(2, 3, grad=True), x(3)).sum().backward()
         times(x(2, 3), x(3))
     given, weight = x(2, 3, grad=True), x(3, grad=True)
-    with python_calls(times) as of_op, python_calls(kernel) as of_kernel:
+    with python_calls(times, kernel) as count:
         out = times(given, weight)
         out.sum().backward()
         plain = times(x(2, 3), x(3))
 
-    assert (0, 0) == (of_op(), of_kernel())
+    assert [0, 0] == count()
     assert times._native.count_kinds() > 0
     expected = 3 * x(2, 3, device="cpu") * x(3, device="cpu")
     assert_close([out.detach().cpu(), plain.cpu()], [expected, expected])
