@@ -126,6 +126,7 @@ PLUMBING = (
     "BUILD_MAP",
     "BUILD_TUPLE",
     "CACHE",
+    "LOAD_COMMON_CONSTANT",  # on Python 3.15 also None, True, False, -1 and ""
     "LOAD_CONST",
     "LOAD_SMALL_INT",
     "NOP",

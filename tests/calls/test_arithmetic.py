@@ -28,6 +28,8 @@ ARITHMETIC = {
     "a local": lambda x, y: (x + y) * 3.0,
     "several results": lambda x, y: (x * y, x - y),
     "a list": lambda x, y: [x * y, x - y],
+    "no second gradient": lambda grad, x: (grad * x, None),
+    "a changed sign": lambda x: x * -1,
 }
 OTHERS = {
     "a global": lambda x: x * WEIGHT,
