@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FORKS = "ignore:This process .* is multi-threaded:DeprecationWarning"  # where tests before have left threads
+
+pytestmark = pytest.mark.filterwarnings(FORKS)  # the benchmark forks for each op
 
 
 @pytest.fixture(scope="module")
