@@ -53,16 +53,29 @@ def attributes_of(context: Context) -> dict[str, Any]:  # Any: whatever the auth
     return {name: value for name, value in vars(context).items() if name not in OWN}
 
 
+def holds_tensors(value: Any) -> bool:  # Any: whatever the author of a rule keeps
+    """Return True if a value is a tensor, or a container with one among its elements."""
+    if type(value) in SIMPLE:
+        return False
+    if type(value) in (list, tuple):
+        return any(map(holds_tensors, value))
+    if type(value) is dict:
+        return any(map(holds_tensors, value.values()))
+    return any(isinstance(leaf, Tensor) for leaf in flatten_tree(value)[0])
+
+
 def pack(context: Context) -> tuple[tuple[Tensor | None, ...], SavedValues]:
     """Return all tensors that a context holds, and the saved values of everything else."""
     saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
     attributes = attributes_of(context)
-    if all(type(value) in SIMPLE for value in attributes.values()):
+    parted = {name: value for name, value in attributes.items() if holds_tensors(value)}
+    if not parted:
         return saved, SavedValues(attributes, (), None, len(saved), materializes)
-    leaves, structure = flatten_tree(attributes)
+    kept = {name: value for name, value in attributes.items() if name not in parted}
+    leaves, structure = flatten_tree(parted)
     parked = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     others = tuple(PARKED if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    return (*saved, *parked), SavedValues({}, others, structure, len(saved), materializes)
+    return (*saved, *parked), SavedValues(kept, others, structure, len(saved), materializes)
 
 
 def unpack(tensors: Sequence[Tensor | None], saved: SavedValues, needs_input_grad: tuple[Any, ...]) -> Context:
@@ -70,12 +83,8 @@ def unpack(tensors: Sequence[Tensor | None], saved: SavedValues, needs_input_gra
     context = Context(needs_input_grad)
     context.custom_autograd_saved = tuple([plain(tensor) for tensor in tensors[: saved.saved_count]])
     context.custom_autograd_materializes = saved.materializes
-    attributes = saved.attributes
-    if saved.leaves:
-        parked = iter(tensors[saved.saved_count :])
-        filled = [plain(next(parked)) if leaf is PARKED else leaf for leaf in saved.leaves]
-        attributes = unflatten_tree(filled, saved.structure)
-    for name, value in attributes.items():  # not `update`, which compiled autograd of torch 2.11 cannot trace
+    parted = saved.parted([plain(tensor) for tensor in tensors[saved.saved_count :]])
+    for name, value in {**saved.attributes, **parted}.items():  # not `update`, which torch 2.11 cannot trace
         setattr(context, name, value)
     return context
 
@@ -84,9 +93,9 @@ class SavedValues(NamedTuple):
     """The values of a Context besides tensors.
 
     Attributes:
-        attributes: its attributes, where none can hold a tensor; else empty.
-        leaves: else their leaves, with PARKED in place of each tensor.
-        structure: of those.
+        attributes: its attributes that hold no tensor: the same objects, as torch keeps them.
+        leaves: the leaves of those that hold some, with PARKED in place of each tensor.
+        structure: of those; None where there are none.
         saved_count: how many of the tensors came through `save_for_backward`.
         materializes: whether undefined gradients become zeros.
     """
@@ -96,6 +105,14 @@ class SavedValues(NamedTuple):
     structure: Any  # Any: torch's TreeSpec
     saved_count: int
     materializes: bool
+
+    def parted(self, tensors: Sequence[Any]) -> dict[str, Any]:  # Any: tensors, or what stands for one
+        """Return the attributes that hold tensors, made of those."""
+        if not self.leaves:
+            return {}
+        parked = iter(tensors)
+        filled = [next(parked) if leaf is PARKED else leaf for leaf in self.leaves]
+        return unflatten_tree(filled, self.structure)  # type: ignore[no-any-return]  # of the dict in `pack`
 
     @property
     def has_tensors(self) -> bool:

@@ -26,7 +26,7 @@ from custom_autograd.torch_private.nodes import (
     read_saved,
 )
 from custom_autograd.torch_private.storages import bytes_of, shape_of, sizes_of_storages
-from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
+from custom_autograd.torch_private.trees import flatten_tree
 
 SAVED_TENSORS = "saved_tensors"
 LEAF = "variable"
@@ -104,9 +104,7 @@ def _of_drop_in(node: Node, tensors: Any) -> Iterator[Found]:
     if not packed.leaves:
         return _of_context(tensors, packed.attributes)
     read = tensors if isinstance(tensors, Sequence) else [tensors] * (packed.saved_count + packed.leaves.count(PARKED))
-    parked = iter(read[packed.saved_count :])
-    leaves = [next(parked) if leaf is PARKED else leaf for leaf in packed.leaves]
-    attributes = unflatten_tree(leaves, packed.structure)
+    attributes = {**packed.attributes, **packed.parted(read[packed.saved_count :])}
     return _of_context(tensors if isinstance(tensors, Unread) else read[: packed.saved_count], attributes)
 
 
