@@ -69,11 +69,11 @@ class Call:
         return found
 
     def with_leaves(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Return the attributes of ctx with other leaves."""
+        """Return the attributes of ctx with other leaves; containers are new ones, which a backward may write to."""
         found, rest = {}, iter(leaves)
         for name, structure, count in self.structure:
             own = list(itertools.islice(rest, count))
-            found[name] = own[0] if structure is None else unflatten_tree(own, structure)
+            found[name] = _copied(own[0]) if structure is None else unflatten_tree(own, structure)
         return found
 
 
@@ -87,6 +87,11 @@ def flatten_kept(kept: Mapping[str, Any]) -> tuple[list[Any], list[tuple[str, An
         leaves += [value] if is_whole else inside
         rows.append((name, None, 1) if is_whole else (name, structure, len(inside)))
     return leaves, rows
+
+
+def _copied(leaf: Any) -> Any:  # Any: as kept on ctx
+    """Return a leaf, or a copy of a container without tensors."""
+    return leaf if isinstance(leaf, Tensor) or type(leaf) in WHOLE else unflatten_tree(*flatten_tree(leaf))
 
 
 WHOLE = frozenset({*PLAIN, torch.Size})

@@ -159,6 +159,27 @@ def test_optional_arguments_are_seen_in_the_recorded_calls():
         torch.testing.assert_close(outputs_and_grads(op, own), outputs_and_grads(Bias.apply, own))
 
 
+class UsesUpSizes(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.sizes, ctx.options = list(x.shape), {"left": [2.0]}
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        size = ctx.sizes.pop()
+        return grad * ctx.options["left"].pop() + 0 * size
+
+
+def test_a_backward_may_use_up_a_list_on_ctx_in_each_call():
+    op = from_function(UsesUpSizes, "adopted::uses_up_sizes", samples=[(torch.ones(2),)])
+
+    for shape in ((2,), (2,), (3,), (2,)):
+        torch.testing.assert_close(
+            outputs_and_grads(op, [torch.ones(shape)]), outputs_and_grads(UsesUpSizes.apply, [torch.ones(shape)])
+        )
+
+
 def test_samples_are_those_of_the_op():
     op = from_function(Once, "adopted::sampled", samples=lambda make: [Sample(make(3)).named("three")])
 
