@@ -16,6 +16,7 @@ from custom_autograd.execution.bind import spread
 from custom_autograd.execution.cut_references import Recompute, check_reached, is_of_torch
 from custom_autograd.execution.plan import Plan
 from custom_autograd.registration.declaration import Declaration
+from custom_autograd.registration.dispatcher_library import keep_at_exit
 from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import dispatch, transforms
@@ -278,6 +279,7 @@ def _batched(x: Tensor, index: Tensor) -> Tensor:
 
 
 _LIBRARY = torch.library.Library("custom_autograd", "FRAGMENT")
+keep_at_exit(_LIBRARY)
 _LIBRARY.define("all_samples(Tensor x, Tensor index) -> Tensor")
 _LIBRARY.impl("all_samples", direct_apply(AllSamples), "Autograd")
 _LIBRARY.impl("all_samples", _batched, "FuncTorchBatched")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,7 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
     """Make the op known to the dispatcher under a name."""
     library, schema = torch.library.Library(dispatcher_name.namespace, "FRAGMENT"), record.declaration.schema
     tags = tuple(dict.fromkeys((torch.Tag.pt2_compliant_tag, *record.declaration.tags)))
+    keep_at_exit(library)
     definition = Definition(dispatcher_name, library)
     library.define(f"{definition.qualifier}{schema.text}", tags=tags)
     record.definition = definition
@@ -116,6 +118,18 @@ def define(record: OpRecord, dispatcher_name: Name) -> None:
         record.definition.output = _overload(output)
     record.dispatched = None
     record.forget()
+
+
+def keep_at_exit(library: torch.library.Library) -> None:
+    """Let the ops of a library outlive the exit handlers of the process.
+
+    PyTorch takes them back in a handler of its own, and one that was registered earlier runs later: a call in that
+    handler would read freed memory.
+    """
+    for reference in weakref.getweakrefs(library):
+        finalizer = reference.__callback__
+        if isinstance(finalizer, weakref.finalize):
+            finalizer.atexit = False
 
 
 def _overload(name: Name) -> OpOverload:
