@@ -176,6 +176,7 @@ class GradientReader:
             )
         if self.is_checked:
             self._check_shape(label, gradient, metadata)
+            gradient = _raised_from_autocast(gradient, metadata)
             self._check_kind(label, gradient, metadata)
         return gradient
 
@@ -211,6 +212,17 @@ class GradientReader:
                 found=str(gradient.layout),
                 do="convert it: .to_sparse(), .to_sparse_csr(), ...",
             )
+
+
+def _raised_from_autocast(gradient: Tensor, metadata: Metadata) -> Tensor:
+    """Return a gradient in the dtype of its input where autocast has lowered what the rule computes.
+
+    A compiled backward runs under the autocast of its forward. The engine casts such gradients for every Function.
+    """
+    kind = metadata.device.type
+    if gradient.dtype == metadata.dtype or not (metadata.dtype.is_floating_point and torch.is_autocast_enabled(kind)):
+        return gradient
+    return gradient.to(metadata.dtype) if gradient.dtype == torch.get_autocast_dtype(kind) else gradient
 
 
 def _is_plainly_fit(gradient: Gradient, known: Metadata) -> bool:

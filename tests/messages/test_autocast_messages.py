@@ -205,32 +205,3 @@ RegistrationError: casts::scaled: the autocast cpu rule is already registered
   declared   FILE.py:LINE
   do         pass replace=True if that is meant""",
     )
-
-
-@custom_op("casts::product")
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    return x * weight
-
-
-@product.register_backward
-def _(grad, x, weight):
-    return {"x": grad @ weight.mT @ weight, "weight": grad * x}
-
-
-def backward_within_autocast():
-    x = torch.ones(2, 2, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        product(x, torch.ones(2, 2)).sum().backward()
-
-
-def test_a_rule_of_an_op_without_a_policy_under_autocast():
-    assert_expected_inline(
-        message(backward_within_autocast),
-        """\
-GradientError: casts::product: the gradient of 'x' has the wrong dtype
-  expected   torch.float32, the dtype of 'x'
-  found      torch.bfloat16
-  rule       FILE.py:LINE, backward
-  declared   FILE.py:LINE
-  do         convert it: grad.to(torch.float32); or op.register_autocast('cpu', 'keep'), which keeps autocast out of op and rule""",
-    )
