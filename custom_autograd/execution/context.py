@@ -53,14 +53,18 @@ def attributes_of(context: Context) -> dict[str, Any]:  # Any: whatever the auth
     return {name: value for name, value in vars(context).items() if name not in OWN}
 
 
-def holds_tensors(value: Any) -> bool:  # Any: whatever the author of a rule keeps
-    """Return True if a value is a tensor, or a container with one among its elements."""
+def is_parted(value: Any) -> bool:  # Any: whatever the author of a rule keeps
+    """Return True if a value may hold tensors: all but simple ones, and containers of no tensor."""
+    return type(value) not in SIMPLE and (type(value) not in (list, tuple, dict) or _holds_tensors(value))
+
+
+def _holds_tensors(value: Any) -> bool:  # Any: as above
     if type(value) in SIMPLE:
         return False
     if type(value) in (list, tuple):
-        return any(map(holds_tensors, value))
+        return any(map(_holds_tensors, value))
     if type(value) is dict:
-        return any(map(holds_tensors, value.values()))
+        return any(map(_holds_tensors, value.values()))
     return any(isinstance(leaf, Tensor) for leaf in flatten_tree(value)[0])
 
 
@@ -68,7 +72,7 @@ def pack(context: Context) -> tuple[tuple[Tensor | None, ...], SavedValues]:
     """Return all tensors that a context holds, and the saved values of everything else."""
     saved, materializes = context.custom_autograd_saved, context.custom_autograd_materializes
     attributes = attributes_of(context)
-    parted = {name: value for name, value in attributes.items() if holds_tensors(value)}
+    parted = {name: value for name, value in attributes.items() if is_parted(value)}
     if not parted:
         return saved, SavedValues(attributes, (), None, len(saved), materializes)
     kept = {name: value for name, value in attributes.items() if name not in parted}

@@ -19,7 +19,7 @@ from torch import Tensor
 from custom_autograd.core.errors import GradientError, GradientUnavailable
 from custom_autograd.core.messages import advise_tensor, quote, show
 from custom_autograd.core.signatures import returns_nothing
-from custom_autograd.execution.context import Context, check_saved, holds_tensors, pack, unpack
+from custom_autograd.execution.context import Context, check_saved, is_parted, pack, unpack
 from custom_autograd.execution.plan import SAVED_VALUES, Plan
 from custom_autograd.execution.vjp import forbid_second_derivative
 from custom_autograd.registration import rule_types
@@ -213,13 +213,13 @@ class DropIn:
     def park(self, ctx: Any) -> None:
         """Move what a setup_context left on torch's own ctx off it, if that may hold tensors."""
         attributes = vars(ctx)
-        if not any(map(holds_tensors, attributes.values())):
+        if not any(map(is_parted, attributes.values())):
             return
         context = Context(())
         vars(context).update(attributes)
         context.custom_autograd_saved = ctx.to_save or ()
         context.custom_autograd_materializes = False  # torch does so itself
-        for name in [name for name, value in attributes.items() if holds_tensors(value)]:
+        for name in [name for name, value in attributes.items() if is_parted(value)]:
             del attributes[name]  # a function that is kept may read the others on ctx
         ctx.to_save, saved = pack(context)
         setattr(ctx, SAVED_VALUES, saved)

@@ -176,8 +176,9 @@ class GradientReader:
             )
         if self.is_checked:
             self._check_shape(label, gradient, metadata)
-            gradient = _raised_from_autocast(gradient, metadata)
-            self._check_kind(label, gradient, metadata)
+            raised = _raised_from_autocast(gradient, metadata)
+            self._check_kind(label, raised, metadata)
+            return raised
         return gradient
 
     def _check_shape(self, label: str, gradient: Tensor, metadata: Metadata) -> None:

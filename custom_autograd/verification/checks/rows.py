@@ -283,7 +283,7 @@ class Vmap(Row):
 
 
 class Compile(Row):
-    """The aot_eager backend: everything that torch.compile does to an op, without generating code."""
+    """The aot_eager backend: all of torch.compile but generating code. Functions, not ops, may break their graph."""
 
     name = "compile"
     code = "C04"
