@@ -5,8 +5,11 @@
 
 PYTHON ?= python3
 TORCH ?=
-override TORCH := $(subst newest,$(shell sed -n 's/^torch==//p' requirements-newest.txt),$(TORCH))
+NEWEST := $(shell sed -n 's/^torch==//p' requirements-newest.txt)
+override TORCH := $(subst newest,$(NEWEST),$(TORCH))
 VENV ?= .venv$(addprefix -,$(TORCH))
+# PyTorch has builds for Python 3.15 from 2.15 on, and is the newest one there.
+PINNED := $(or $(TORCH),$(shell $(PYTHON) -c "import sys; print('$(NEWEST)' * (sys.version_info >= (3, 15)))"))
 BUILD ?= build
 # Three workers on two cores or fewer, because some tests wait; else one for each core.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print('auto' if (os.cpu_count() or 1) > 2 else 3)")
@@ -15,7 +18,7 @@ PYTEST_ARGS ?=
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
 # Every torch pins its own triton, which is not listed in constraints.txt, and some a setuptools.
-PINS = $(if $(TORCH),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo torch==$(TORCH),cat constraints.txt)
+PINS = $(if $(PINNED),sed -E '/^(torch|setuptools)==/d' constraints.txt && echo torch==$(PINNED),cat constraints.txt)
 # What depends on torch's internals: everything but the checks, the tools, the gallery and the docs.
 CORE = $(addprefix tests/,arguments autograd calls capabilities core dispatch drop_in messages native pytrees registration \
 	serialisation transforms traps values variants test_custom_op_database.py test_torch_private.py)
