@@ -270,7 +270,7 @@ def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype
         is_cast = dtype is not None and tensor.is_floating_point() and dtype.is_floating_point
         plain = tensor.clone() if tensor.is_inference() else tensor
         moved = plain.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
-        is_there = plain.is_leaf and moved.data_ptr() == tensor.data_ptr()
+        is_there = plain.is_leaf and (moved.device, moved.dtype) == (tensor.device, tensor.dtype)
         return plain if is_there else moved.requires_grad_(tensor.requires_grad)  # an object may hold it too
 
     is_as_asked = device is None and dtype is None and not any(x.is_inference() for x in sample.tensors())

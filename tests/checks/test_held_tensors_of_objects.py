@@ -112,3 +112,10 @@ def test_a_recorded_call_keeps_what_its_module_holds(tmp_path, monkeypatch):
     assert sample.tensors()[1] is MODULE.weight
     assert sample.tensors()[0] is not x
     assert "skipped" == check(adjoints_of_a_test.Adjoint, [sample], checks=["gradcheck"]).results[0].status
+
+
+def test_a_sparse_sample_stays_as_it_is_on_its_device():
+    sparse = torch.eye(3, dtype=torch.float64).to_sparse()
+
+    report = check(torch.sparse.sum, [Sample(sparse)], checks=["determinism"], device="cpu")
+    assert ["passed"] == [row.status for row in report.results], str(report)
