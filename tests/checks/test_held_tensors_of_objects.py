@@ -56,8 +56,8 @@ def x():
 
 MODULE = linear()
 TEXT = (
-    "it does not read 'parameters[0]', but what another argument holds of it: with copies, which checks give, it is "
-    "another call; read the tensors that are given, as by torch.func.functional_call"
+    "it ignores 'parameters[0]', and reads the same tensors from another argument: checks pass copies, so that there "
+    "is nothing to compare; call the module with torch.func.functional_call"
 )
 
 

@@ -83,8 +83,7 @@ def _require_own_tensors(target: Target, sample: Sample, values: Sequence[Tensor
     Raises:
         NothingToCheckError: its results stay when the tensors that objects hold as well are others.
     """
-    leaves = [leaf for leaf in sample.leaves() if any(leaf.tensor is x for x in held_by_objects(sample))]
-    kept = [leaf.tensor for leaf in leaves if has_arithmetic(leaf.tensor)]
+    kept = [x for x in held_by_objects(sample) if has_arithmetic(x)]
     if not kept:
         return
     moved = sample.map(lambda x: x.detach() * 1.25 + 0.125 if any(x is one for one in kept) else x)
@@ -94,12 +93,13 @@ def _require_own_tensors(target: Target, sample: Sample, values: Sequence[Tensor
     except Exception:  # noqa: BLE001 - it has read them
         return
     if difference is None:
-        raise NothingToCheckError(HELD.format(quote(dict.fromkeys(target.name_of(leaf) for leaf in leaves))))
+        names = [target.name_of(leaf) for leaf in sample.leaves() if any(leaf.tensor is x for x in kept)]
+        raise NothingToCheckError(HELD.format(quote(names)))
 
 
 HELD = (
-    "it does not read {}, but what another argument holds of it: with copies, which checks give, it is another call; "
-    "read the tensors that are given, as by torch.func.functional_call"
+    "it ignores {}, and reads the same tensors from another argument: checks pass copies, so that there is nothing to "
+    "compare; call the module with torch.func.functional_call"
 )
 
 
