@@ -209,11 +209,11 @@ def register_drop_in(
 def _setup_style(record: OpRecord, setup_context: Callable[..., Any]) -> tuple[bool, bool]:
     """Return whether a setup_context has a parameter for keyword-only inputs, and whether it is called by keyword."""
     # Torch calls it by keyword, and people name its parameters as they like.
-    names = list(read_signature(setup_context).parameters)
-    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in read_signature(setup_context).parameters.values())
+    parameters = read_signature(setup_context).parameters
+    is_catch_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     has_keywords = any(argument.is_keyword_only for argument in record.declaration.schema.arguments)
-    takes_keywords = has_keywords and ("keyword_only_inputs" in names or is_catch_all)
-    by_keyword = is_catch_all or {"ctx", "inputs", "output"} <= set(names)
+    takes_keywords = has_keywords and ("keyword_only_inputs" in parameters or is_catch_all)
+    by_keyword = is_catch_all or parameters.keys() >= {"ctx", "inputs", "output"}
     keywords = ["ctx", "inputs", "output"] + (["keyword_only_inputs"] if takes_keywords else [])
     positional, by_name = ([], keywords) if by_keyword else (keywords, [])
     check_signature(record.declaration, "setup_context", setup_context, positional, by_name)

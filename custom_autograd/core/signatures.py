@@ -72,7 +72,7 @@ def signature_of_code(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 class AnnotationsOfWrapped:
-    """What `__annotations__` of an object that wraps a function is, from Python 3.14 on.
+    """The attribute `__annotations__` of an object that wraps a function, for Python 3.14 and newer.
 
     There `functools.update_wrapper` sets `__annotate__` alone.
     """

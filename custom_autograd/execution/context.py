@@ -99,7 +99,7 @@ class SavedValues(NamedTuple):
     Attributes:
         attributes: its attributes that hold no tensor: the same objects, as torch keeps them.
         leaves: the leaves of those that hold some, with PARKED in place of each tensor.
-        structure: of those; None where there are none.
+        structure: the structure of those leaves; None if there are none.
         saved_count: how many of the tensors came through `save_for_backward`.
         materializes: whether undefined gradients become zeros.
     """
@@ -116,7 +116,8 @@ class SavedValues(NamedTuple):
             return {}
         parked = iter(tensors)
         filled = [next(parked) if leaf is PARKED else leaf for leaf in self.leaves]
-        return unflatten_tree(filled, self.structure)  # type: ignore[no-any-return]  # of the dict in `pack`
+        attributes: dict[str, Any] = unflatten_tree(filled, self.structure)
+        return attributes
 
     @property
     def has_tensors(self) -> bool:

@@ -269,9 +269,10 @@ def _moved(sample: Sample, device: torch.device | str | None, dtype: torch.dtype
     def move(tensor: torch.Tensor) -> torch.Tensor:
         is_cast = dtype is not None and tensor.is_floating_point() and dtype.is_floating_point
         plain = tensor.clone() if tensor.is_inference() else tensor
-        moved = plain.detach().to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
-        is_there = plain.is_leaf and (moved.device, moved.dtype) == (tensor.device, tensor.dtype)
-        return plain if is_there else moved.requires_grad_(tensor.requires_grad)  # an object may hold it too
+        moved = plain.to(device=device or tensor.device, dtype=dtype if is_cast else tensor.dtype)
+        if moved is tensor and tensor.is_leaf:  # an object may hold it too
+            return tensor
+        return moved.detach().requires_grad_(tensor.requires_grad)
 
     is_as_asked = device is None and dtype is None and not any(x.is_inference() for x in sample.tensors())
     return sample if is_as_asked else sample.map(move)

@@ -82,7 +82,10 @@ class Verdict:
 
 
 OF_ONE = ROUNDINGS[torch.bfloat16] * torch.finfo(torch.bfloat16).eps
-"""What is allowed where one tensor is in bfloat16: an op may take its reciprocal before it computes in float32."""
+"""The relative error that is allowed if one tensor is in bfloat16.
+
+An op may take the reciprocal of that tensor before it computes in float32.
+"""
 
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"

@@ -1,4 +1,4 @@
-"""Tensors that an argument which is none holds as well: a module, or a function that closes over one.
+"""Tensors of a call that another argument holds too, such as a module, or a function that closes over one.
 
 An adjoint is such a Function: `apply(f, y0, *f.parameters())`. Its forward may ignore the parameters that it is given,
 and use those of `f`; then a call on copies of them is not the call that was meant.
@@ -51,8 +51,8 @@ def _held(values: list[object]) -> set[int]:
 
 
 def _inside(value: Any) -> list[object]:  # Any: of any type
-    if isinstance(value, torch.nn.Module):
-        return [*value.parameters(), *value.buffers(), *vars(value).values()]
+    if isinstance(value, torch.nn.Module):  # what comes last is looked at first, before a large one has used up MOST
+        return [*vars(value).values(), *value.parameters(), *value.buffers()]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if is_filled(cell)]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
@@ -60,8 +60,7 @@ def _inside(value: Any) -> list[object]:  # Any: of any type
         return [value.__self__]
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):
         return list(value)
-    return list(getattr(value, "__dict__", {}).values()) if not isinstance(value, type) else []
+    own = [] if isinstance(value, type) else getattr(value, "__dict__", {}).values()
+    return [*(item for _, item in children_of(value)), *own]
