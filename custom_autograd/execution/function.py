@@ -114,7 +114,7 @@ class FunctionWriter:
             self.write_context(keeps_metadata=True)
             self.write_hidden_check()
             with source.block("if $has_tangent(*$inputs)"):
-                source.line(self.kept_for_jvp())
+                self.write_kept_for_jvp()
 
     def write_dirty(self) -> None:
         """Write that written arguments are marked as such."""
@@ -138,10 +138,12 @@ class FunctionWriter:
             return []
         return [o.name for o in self.schema.hidden_outputs if o.name in self.saved_tensors and o.is_differentiable]
 
-    def kept_for_jvp(self) -> str:
-        """Return source that keeps what forward mode reads right after forward; the jvp takes it off ctx again."""
+    def write_kept_for_jvp(self) -> None:
+        """Write that forward keeps what the jvp reads right after it, which takes the tensors off ctx again."""
         results = [result.name for result in self.plan.results if result.holds_tensors]
-        return f"$ctx.forward = ({dict_of(self.saved_tensors)}, {dict_of(results)})"
+        if self.plan.drop_in is not None:  # its rules keep what they need themselves
+            self._keep_values()
+        self.source.line(f"$ctx.forward = ({dict_of(self.saved_tensors)}, {dict_of(results)})")
 
     def write_context(self, *, keeps_metadata: bool) -> None:
         """Write what the node keeps of a call, from variables named after its inputs and results."""
@@ -190,11 +192,14 @@ class FunctionWriter:
         """Return source of all arguments, as users see them."""
         return [in_users_form(argument) for argument in self.schema.arguments]
 
-    def _save_by_name(self) -> None:
-        source = self.source
+    def _keep_values(self) -> None:
         arguments = {argument.name: argument for argument in self.schema.arguments}
         for name in self.saved_values:
-            source.line(f"$ctx.kept_{name} = {in_users_form(arguments[name]) if name in arguments else name}")
+            self.source.line(f"$ctx.kept_{name} = {in_users_form(arguments[name]) if name in arguments else name}")
+
+    def _save_by_name(self) -> None:
+        source = self.source
+        self._keep_values()
         if not self.saved_tensors:
             return
         wanted = [self._if_needed(name) for name in self.saved_tensors]

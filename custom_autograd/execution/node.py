@@ -141,7 +141,7 @@ class NodeWriter(FunctionWriter):
                     asked = f" and ({recorded})" if self.has_quick_jvp else ""
                     with source.block(f"if $ctx.known is None{asked}"):
                         source.line(f"$ctx.known = {self.metadata()}")
-                source.line(self.kept_for_jvp())
+                self.write_kept_for_jvp()
 
     def _write_quick_drop_in(self) -> None:
         """Write the call of the rule with torch's own ctx; the engine checks what it returns."""

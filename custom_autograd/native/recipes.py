@@ -172,10 +172,12 @@ class Recipe:
     def __init__(self, generated: GeneratedOp, forget: Callable[[], None]) -> None:
         """Make the recipe."""
         self.generated, plan = generated, generated.plan
+        # A drop-in rule saves by position; what is named is for the jvp of a call in forward mode, which is not native.
+        self._named = list(plan.saved) if plan.drop_in is None else []
         schema = plan.declaration.schema
         inputs, outputs, tensors = schema.argument_names, schema.output_names, schema.tensor_names
         saved, kept = [], []
-        for name in plan.saved:
+        for name in self._named:
             if name not in tensors:
                 kept.append(inputs.index(name))
                 continue
@@ -195,7 +197,7 @@ class Recipe:
     @property
     def kept_names(self) -> tuple[str, ...]:
         """Return the names of the inputs that are kept and are not tensors."""
-        return tuple(self.generated.plan.saved_values)
+        return tuple([name for name in self._named if name not in self._tensors])
 
     def backward(self) -> BackwardFacts:
         """Return facts about the backward; asked for once, when it first runs."""
@@ -217,7 +219,7 @@ class Recipe:
             elif name in tensors:
                 arguments.append(("saved", tensors.index(name), False))
             else:
-                arguments.append(("kept", plan.saved_values.index(name), False))
+                arguments.append(("kept", self.kept_names.index(name), False))
         keywords = None if rule.is_positional else tuple(rule.names)
         unnamed = tuple(map(outputs.index, plan.unnamed_results))
         uncovered = tuple(map(inputs.index, plan.uncovered))
@@ -270,7 +272,7 @@ class Recipe:
         if self.generated.plan.drop_in is not None:
             set_attributes(context, *kept)
         else:
-            for name, value in zip(self.generated.plan.saved_values, kept, strict=True):
+            for name, value in zip(self.kept_names, kept, strict=True):
                 setattr(context, f"kept_{name}", value)
         if is_traced:  # Dynamo reads it, and cannot ask the graph
             context.known = recording.derivatives.known_of(context)
