@@ -16,7 +16,7 @@ from custom_autograd.execution.differentiated_reference import IS_IN_JVP
 from custom_autograd.execution.plan import SAVED_VALUES, Plan
 from custom_autograd.execution.vjp import Vjp
 from custom_autograd.torch_private import functions, nodes, transforms
-from custom_autograd.values.kernel_results import flatten_values, restore
+from custom_autograd.values.kernel_results import SINGLE, flatten_values, restore
 from custom_autograd.values.tensors import filled, first_tensor, tensors_in
 
 if TYPE_CHECKING:
@@ -139,7 +139,12 @@ class Derivatives:
             return kept
         schema = self.plan.declaration.schema
         layout = getattr(ctx, "layout", None)
-        needed = [one and Metadata(*one[:3], torch.strided, one[3]) for one in nodes.known_inputs(ctx)]
+        are_tensors = [one.holds_tensors and (None if "?" in one.type else True) for one in schema.arguments]
+        if layout is not None:  # it is an input itself, before the elements of the lists
+            lengths = [1 if length == SINGLE else length for length in layout.inputs]
+            pairs = zip(are_tensors, lengths, strict=True)
+            are_tensors = [False, *[one for one, length in pairs for _ in range(length)]]
+        needed = [one and Metadata(*one[:3], torch.strided, one[3]) for one in nodes.known_inputs(ctx, are_tensors)]
         outputs = [output_metadata(ctx, i) for i in range(functions.count_outputs(ctx))]
         if layout is not None:
             needed, outputs = restore(needed[1:], layout.inputs), restore(outputs, layout.outputs)

@@ -210,8 +210,10 @@ def needed_gradients(ctx: Any, *, is_write: bool = False) -> tuple[bool, ...]:  
     needs: tuple[bool, ...] = ctx.needs_input_grad
     if torch.compiler.is_dynamo_compiling() or is_whole_backward() or (is_write and not _is_executed(ctx)):
         return needs
-    edges = iter([node for node, _ in ctx.next_functions if node is not None])
-    return tuple([need and _is_executed(next(edges)) for need in needs])
+    edges = _edges_by_input(ctx, [None] * len(needs))
+    if edges is None:
+        return needs
+    return tuple([edge is not None and _is_executed(edge[0]) for edge in edges])
 
 
 @contextmanager
@@ -232,10 +234,46 @@ def _is_executed(node: Any) -> bool:  # Any: torch gives it no public type
         return True
 
 
-def known_inputs(ctx: Any) -> list[Known | None]:  # Any: torch types no ctx
-    """Return the graph's metadata of each input of a node that requires a gradient, and None for the others."""
-    edges = iter([edge for edge in ctx.next_functions if edge[0] is not None])
-    return [_known(*next(edges)) if need else None for need in ctx.needs_input_grad]
+def known_inputs(ctx: Any, are_tensors: Sequence[bool | None]) -> list[Known | None]:  # Any: torch types no ctx
+    """Return the graph's metadata of each input of a node that requires a gradient, and None for the others.
+
+    Args:
+        ctx: that of the node.
+        are_tensors: by input of the node, whether it is a tensor; None for one that may be None.
+
+    Raises:
+        RuntimeError: inputs cannot be told apart, see below.
+    """
+    edges = _edges_by_input(ctx, are_tensors)
+    if edges is None:
+        raise RuntimeError(
+            "an input is a view, made under torch.no_grad(), of a tensor that requires a gradient: it reports that it "
+            "requires one, but is not part of the graph; pass it detached"
+        )
+    return [None if edge is None else _known(*edge) for edge in edges]
+
+
+# NOTE [views made under no_grad]
+# A view of a tensor that requires a gradient, made under `no_grad`, reports that it requires one, and has no node: its
+# edge is None, as that of a tensor that requires none. Inputs that are not tensors have no edge at all.
+def _edges_by_input(
+    ctx: Any, are_tensors: Sequence[bool | None]
+) -> list[Any] | None:  # Any: as above; an edge of a graph
+    """Return the edge of each input that is part of the graph, None for the others; None if they are not known."""
+    needs: tuple[bool, ...] = ctx.needs_input_grad
+    edges = ctx.next_functions
+    found = [edge for edge in edges if edge[0] is not None]
+    have_edges = [*needs]
+    if len(found) != sum(needs):
+        found = [edge if edge[0] is not None else None for edge in edges]
+        for kinds in ((True,), (True, None)):
+            have_edges = [need or one in kinds for need, one in zip(needs, are_tensors, strict=True)]
+            if len(edges) == sum(have_edges):
+                break
+        else:
+            return None
+    remaining = iter(found)
+    return [next(remaining) if has_edge else None for has_edge in have_edges]
 
 
 def _known(node: Any, position: int) -> Known:  # Any: torch gives it no public type

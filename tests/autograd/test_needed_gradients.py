@@ -306,3 +306,37 @@ def test_needs_input_grad_of_ctx_is_restored():
     y.backward()
 
     assert ["weight", "weight", "x", "x"] == sorted(COMPUTED)
+
+
+@custom_op("needed::by_reference", reference=True)
+def by_reference(x: Tensor, weight: Tensor, k: float = 2.0) -> Tensor:
+    return x * weight * k
+
+
+@custom_op("needed::of_list", reference=True)
+def of_list(values: list[Tensor], mask: Tensor, k: float = 2.0, weight: Tensor | None = None) -> Tensor:
+    return values[0] * values[1] * mask * k
+
+
+@pytest.mark.parametrize("ways", [contextlib.nullcontext, through_dispatcher], ids=["call", "dispatcher"])
+def test_a_view_made_under_no_grad_is_a_constant(ways, both_calls):
+    """It says that it requires a gradient, and has no place in the graph."""
+    x, leaf = (torch.full((3,), number, requires_grad=True) for number in (2.0, 3.0))
+    mask = torch.ones(3, dtype=torch.int64)
+    with torch.no_grad():
+        view = leaf.view(3)
+    assert view.requires_grad
+    with ways():
+        for call in (
+            lambda: by_reference(x, view),
+            lambda: by_reference(view, x),
+            lambda: of_list([x, view], mask),
+            lambda: of_list([view, x], mask, weight=leaf),
+            lambda: in_dict(view.diag(), x.diag()).diag() * 2,
+        ):
+            (alone,) = torch.autograd.grad(call().sum(), x)
+            call().sum().backward()
+
+            assert alone.tolist() == x.grad.tolist() == [6.0] * 3
+            assert leaf.grad is None
+            x.grad = None
