@@ -13,12 +13,13 @@ from custom_autograd.core.errors import KernelError, raise_if_any
 from custom_autograd.core.locations import location_of
 from custom_autograd.execution import current_device
 from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.composition import derivable_reference, hold_back, hold_back_results
 from custom_autograd.execution.differentiated_reference import is_about_randomness
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.registration.capability import Capability, add, overriding, registered
 from custom_autograd.registration.dispatcher_library import implement, opened
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import JvpRule, Rule
+from custom_autograd.registration.rule_types import Rule
 from custom_autograd.registration.rules import check_signature, keywords_of, positional_of, take_all
 from custom_autograd.schema.named_tuples import results_in_order
 from custom_autograd.shapes.rule import check_sizes, described_op
@@ -116,10 +117,7 @@ class VmapCapability(Capability):
 def _find_reference(record: OpRecord) -> Callable[..., Any] | None:
     if record.declaration.composition is not None:
         return record.declaration.composition
-    # Autograd through the reference would take the place of a rule that is not its derivative.
-    rules = [*record.registrations.gradient_rules(), record.registrations.get(JvpRule)]
-    has_surrogate = any(rule is not None and rule.surrogate for rule in rules)
-    return None if has_surrogate or record.declaration.schema.mutated_arguments else record.reference()
+    return None if record.declaration.schema.mutated_arguments else derivable_reference(record)
 
 
 def _has_loop(record: OpRecord) -> bool:
@@ -253,8 +251,7 @@ def _no_view(record: OpRecord) -> KernelError:
 
 def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder, arguments: dict[str, Any]) -> Any:
     """Run the reference on the batched arguments; NotImplemented if it raises, and a loop over the batch may serve."""
-    positional, keywords = bind.user_call(arguments)
-    schema = record.declaration.schema
+    positional, keywords = bind.user_call(hold_back(record, arguments))
     try:
         result = reference(*positional, **keywords)
     except Exception as error:
@@ -264,8 +261,8 @@ def _by_reference(record: OpRecord, reference: Callable[..., Any], bind: Binder,
             note_reference(error, record.name, reference)
         raise_if_any(current_device.explain(record, error, lambda: arguments), error)
         raise
-    result = results_in_order(schema, result, partial(_refuse, record))
-    return tuple(result) if isinstance(result, tuple) and len(schema.outputs) > 1 else result
+    result = results_in_order(record.declaration.schema, result, partial(_refuse, record))
+    return hold_back_results(record, result)
 
 
 def _refuse(record: OpRecord, problem: str, **facts: str) -> NoReturn:

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable, KernelError
+from custom_autograd.core.signatures import names_in
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
-from custom_autograd.registration.rule_types import JvpRule
+from custom_autograd.registration.rule_types import DropInRule, JvpRule, Rule
 from custom_autograd.torch_private import dispatch, guards, transforms
 from custom_autograd.torch_private.compiler import outside_compilation
 from custom_autograd.torch_private.dispatch import HANDED_BACK
@@ -62,10 +64,52 @@ def _runner(record: OpRecord) -> Callable[..., Any]:
     read = ResultReader(record.declaration, lambda _: "reference").read
 
     def run(compose: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        positional, keywords = bind.call(arguments)
+        positional, keywords = bind.call(hold_back(record, arguments))
         return read(compose(*positional, **keywords), arguments, None)
 
     return run
+
+
+def derivable_reference(record: OpRecord) -> Callable[..., Any] | None:  # Any: as the schema declares
+    """Return the reference, unless autograd through it would take the place of a rule that is not its derivative."""
+    rules = [*record.registrations.gradient_rules(), record.registrations.get(JvpRule)]
+    is_other = any(rule is not None and (rule.surrogate or _marks_outputs(rule)) for rule in rules)
+    return None if is_other else record.reference()
+
+
+def _marks_outputs(rule: Rule) -> bool:
+    """Return True if a setup_context may declare that outputs of a call carry no gradient."""
+    setup = rule.setup_context if isinstance(rule, DropInRule) else None
+    return "mark_non_differentiable" in names_in(getattr(setup, "__code__", None))
+
+
+def hold_back(record: OpRecord, values: dict[str, Any]) -> dict[str, Any]:  # Any: what the schema declares
+    """Return arguments or results by name, detached where the op declares that they never carry a gradient.
+
+    Autograd sees the operations of a reference, where nothing else holds such gradients back; the op that a variant is
+    made of does so itself.
+    """
+    if record.declaration.composition is not None:
+        return values
+    fixed = {one.name for one in record.declaration.schema.values if one.holds_tensors and not one.is_differentiable}
+    return {name: _detached(value) if name in fixed else value for name, value in values.items()}
+
+
+def hold_back_results(record: OpRecord, result: Any) -> Any:  # Any: as above
+    """Return what a reference returned, held back in the same way."""
+    names = record.declaration.schema.output_names
+    are_several = isinstance(result, tuple) and len(names) > 1
+    results = tuple(result) if are_several else (result,)
+    if len(results) != len(names):  # whatever reads the result refuses it
+        return result
+    held = tuple(hold_back(record, dict(zip(names, results, strict=True))).values())
+    return held if are_several else held[0]
+
+
+def _detached(value: Any) -> Any:  # Any: as above
+    if isinstance(value, (list, tuple)):
+        return [*map(_detached, value)]
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _refuse_lost_writes(record: OpRecord, values: list[Any]) -> None:

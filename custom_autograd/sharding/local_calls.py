@@ -21,6 +21,7 @@ from torch import Tensor
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.messages import show
 from custom_autograd.execution.bind import Binder
+from custom_autograd.execution.composition import derivable_reference, hold_back, hold_back_results
 from custom_autograd.registration.dispatcher_library import opened
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.shapes.described import DescribedOp, shapes_of
@@ -60,7 +61,7 @@ def run(
 
 
 def _by_reference(record: OpRecord, bind: Binder, values: dict[str, Any]) -> Any:
-    reference = record.reference()
+    reference = derivable_reference(record)
     if reference is None and is_tracing():  # a note on torch's error would be lost
         raise record.declaration.error(
             KernelError,
@@ -69,9 +70,10 @@ def _by_reference(record: OpRecord, bind: Binder, values: dict[str, Any]) -> Any
         )
     if reference is None:
         return NotImplemented
-    positional, keywords = bind.user_call(values)
+    positional, keywords = bind.user_call(hold_back(record, values))
     reader = ResultReader(record.declaration, lambda _: "reference")
-    return reader.read(reference(*positional, **keywords), values, None, is_checked=False)
+    found = reader.read(reference(*positional, **keywords), values, None, is_checked=False)
+    return hold_back_results(record, found)
 
 
 class WholeShapes:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from custom_autograd.execution.composition import derivable_reference
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, all_records
 from custom_autograd.schema.schema import Schema
@@ -80,7 +81,7 @@ def _source(record: OpRecord) -> str:
         return f"derived from the line of shapes ({described.rule.location})"
     if _is_pointwise(record.declaration.schema, record.declaration.tags):
         return "derived: pointwise, as its output is sharded"
-    if record.reference() is not None:
+    if derivable_reference(record) is not None:
         return f"derived from the reference ({record.reference_location}), which runs on the DTensors"
     return "missing: shapes=, register_shapes"
 

@@ -198,7 +198,7 @@ def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: 
 
 def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True if backward may save what is written to, under any of its names."""
-    if not torch.is_grad_enabled() or not any(one.requires_grad for one in tensors_in([*args, *kwargs.values()])):
+    if not torch.is_grad_enabled() or not any(map(_is_recorded, tensors_in([*args, *kwargs.values()]))):
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that is never read
@@ -210,6 +210,15 @@ def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwar
         return True
     named = {**dict(zip(names, args, strict=False)), **kwargs}
     return any(one is given for name in plan.saved if name in named for one in tensors_in([named[name]]))
+
+
+def _is_recorded(tensor: Tensor) -> bool:
+    """Return True if a tensor requires a gradient; outside of compiled code, at any level of transforms."""
+    return tensor.requires_grad or (
+        not torch.compiler.is_dynamo_compiling()
+        and transforms.is_transforming()
+        and transforms.is_recorded_anywhere(tensor)
+    )
 
 
 @constant_in_graphs  # Dynamo cannot trace how a message is laid out

@@ -87,6 +87,11 @@ def pointwise(x: Tensor, y: Tensor, mode: str = "double") -> Tensor:
     return (x * y).float() if mode == "float" else x * y
 
 
+@custom_op("sharding_tests::constant_weight", reference=True, non_differentiable=("weight",))
+def constant_weight(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.sin(x) * weight
+
+
 @custom_op("sharding_tests::by_reference", reference=True)
 def by_reference(x: Tensor, weight: Tensor) -> Tensor:
     return x.softmax(-1) * weight

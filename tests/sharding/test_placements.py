@@ -41,6 +41,7 @@ CALLS = {
     "positions": (ops.gathered, Sample(rand(8, 4), torch.tensor([1, 2, 3, 4, 0, 7]))),
     "a pointwise op": (ops.pointwise, Sample(rand(8, 4), rand(4))),
     "a reference and no line": (ops.by_reference, Sample(rand(8, 4), rand(4))),
+    "a reference and a constant": (ops.constant_weight, Sample(rand(8, 4), rand(8, 4))),
     "keys that a rule combines": (ops.attention, Sample(rand(2, 3, 4), rand(2, 8, 4), rand(2, 8, 3))),
     "classes that a rule combines": (ops.cross_entropy, Sample(rand(6, 8), torch.tensor([0, 1, 7, 2, 3, 5]))),
     "offsets": (ops.dropout, Sample(rand(8, 3), 3)),
