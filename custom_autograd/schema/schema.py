@@ -78,6 +78,12 @@ class Argument(Value):
     choices: tuple[str, ...] | None = None
 
     @property
+    def is_optional(self) -> bool:
+        """Return True if None may stand for it, and not only, in the dispatcher, for a default that it cannot spell."""
+        back = self.from_dispatcher
+        return self.type.endswith("?") and (back is None or back(None) is None)
+
+    @property
     def kind(self) -> Any:  # Any: inspect gives the type of its kinds no public name
         """Return how a call gives it."""
         if self.is_variadic:

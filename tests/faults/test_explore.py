@@ -199,6 +199,17 @@ def test_a_tensor_that_is_left_out_is_named():
     assert result.message.startswith("without 'bias', as given: output 0[")
 
 
+@custom_op("faults_explore::evaluated")
+def evaluated(x: Tensor, expression: str = "2 * (x + 1)") -> Tensor:
+    return eval(expression, {"x": x})
+
+
+def test_none_is_not_tried_for_a_default_that_the_dispatcher_cannot_hold():
+    result = result_of(evaluated, samples=lambda make: [Sample(make(4))])
+
+    assert "passed" == result.status, result.message
+
+
 def rows_of(make):
     yield Sample(make(4, 8), make(8))
 
