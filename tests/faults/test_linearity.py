@@ -61,9 +61,17 @@ class ClippedFarOut(Doubled):
 
 
 class FlushesToZero(Doubled):
+    """As XLA does on a CPU, and code that is compiled with -ffast-math."""
+
     @staticmethod
     def backward(ctx, grad):
         return 2 * grad * (grad.abs() >= torch.finfo(grad.dtype).tiny)
+
+
+class WrongWhereSubnormal(Doubled):
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad + grad * (grad.abs() < torch.finfo(grad.dtype).tiny)
 
 
 class Squares(Doubled):
@@ -105,12 +113,19 @@ def test_affine_backward_fails_at_zero():
     assert "vjp(0)" in result_of(Constant).message
 
 
-@each(("op", "identity"), [(ClippedFarOut, "vjp(1e+300 u) / 1e+300"), (FlushesToZero, "vjp(5.56268e-309 u)")])
+@each(("op", "identity"), [(ClippedFarOut, "vjp(1e+300 u) / 1e+300"), (WrongWhereSubnormal, "vjp(5.56268e-309 u)")])
 def test_backward_that_is_not_linear_far_out_fails(op, identity):
     result = result_of(op)
 
     assert "failed" == result.status
     assert identity in result.message
+
+
+def test_backward_that_flushes_subnormal_numbers_passes_and_says_so():
+    result = result_of(FlushesToZero)
+
+    assert "passed" == result.status
+    assert "gradients of less than 2.2e-308 become zero" in result.message
 
 
 @each("op", [Squares, InFloat32])
