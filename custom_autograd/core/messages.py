@@ -70,8 +70,9 @@ def advise(name: object, valid: Iterable[str]) -> str:
 
 def advise_tensor(value: Any) -> str:  # Any: what stands where a tensor is expected
     """Return what to do about a value that is not a tensor."""
-    if type(value).__module__ == "numpy":
-        return "return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies"
+    if hasattr(value, "__dlpack__"):  # an array of NumPy, JAX or CuPy
+        make = "from_numpy" if type(value).__module__ == "numpy" else "from_dlpack"
+        return f"return torch.{make}(...), which shares memory, or torch.tensor(...), which copies"
     return "is a 'return' missing?" if value is None else "return a tensor: torch.tensor(...)"
 
 

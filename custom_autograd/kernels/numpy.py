@@ -236,6 +236,9 @@ REFUSAL = re.compile(r"\b(array|destination|base|buffer)\b.* is read-only")
 """In NumPy's own words: "assignment destination is read-only", "sort array is read-only", and not a file that is."""
 
 
+ONLY_READ = " if it is written to (in Cython, one that is only read is `const double[:]`)"
+
+
 class NumpyKernel(OpKernel):
     """A function on NumPy arrays that takes and returns tensors; see `numpy_kernel`."""
 
@@ -302,11 +305,13 @@ class NumpyKernelOfOp(NumpyKernel):
 
     def _refused(self, names: Iterable[str], error: ValueError) -> KernelError:
         named = " or ".join(f"'{name}'" for name in names)
+        is_buffer = str(error).startswith("buffer")  # of Cython, whose memoryviews are writable unless they are const
+        does, then, unless = ("asks to write to", "pass", ONLY_READ) if is_buffer else ("writes to", "write to", "")
         return KernelError(
             self._op,
-            f"the NumPy kernel writes to a read-only array, such as that of {named}",
+            f"the NumPy kernel {does} a read-only array, such as that of {named}",
             expected="writes to arguments that the op declares as mutated, and to arrays that the kernel makes",
             found=str(error),
             rule=location_of(self.function),
-            do=f"write to a copy, or declare the argument: mutates_args=('{next(iter(names))}',)",
+            do=f"{then} a copy, or declare the argument{unless}: mutates_args=('{next(iter(names))}',)",
         )

@@ -156,6 +156,19 @@ def test_of_containers_those_that_are_declared_are_written_to(way):
     assert [[2.0, 2.0], [1.0, 1.0]] == [cache["sum"].tolist(), x["value"].tolist()]
 
 
+def test_a_library_that_asks_for_a_writable_buffer_need_not_write():
+    """As each function of Cython that takes a memoryview which is not const."""
+
+    def kernel(x, weight, *, bias=None):
+        raise ValueError("buffer source array is read-only")
+
+    with pytest.raises(KernelError) as raised:
+        declared(kernel)(torch.ones(2), torch.ones(2))
+
+    assert "the NumPy kernel asks to write to a read-only array, such as that of 'x' or 'weight'" in str(raised.value)
+    assert "pass a copy, or declare the argument if it is written to (in Cython, one that is only" in str(raised.value)
+
+
 @pytest.mark.parametrize("text", ["no such mode", "the file is read-only"])
 def test_another_error_of_a_kernel_is_its_own(text):
     def kernel(x, weight, *, bias=None):

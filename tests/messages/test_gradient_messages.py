@@ -35,6 +35,14 @@ def both(x):
     return x * 1, x * 2
 
 
+class ArrayOfJax:
+    def __dlpack__(self):
+        raise NotImplementedError
+
+    def __repr__(self):
+        return "Array([1., 1.])"
+
+
 def returned(result):
     """A backward by name that returns something wrong, on (5, 4) and (3, 4)."""
     op = custom_op("words::linear", linear, schema=SCHEMA, replace=True)
@@ -96,6 +104,8 @@ def test_values_that_do_not_fit_the_input():
             returned(lambda grad, x: (x.to("meta"), None)),
             returned(lambda grad, x: (0.0, None)),
             returned(lambda grad, x: (np.ones(2, np.float32), None)),
+            returned(lambda grad, x: (np.float64(2.0), None)),
+            returned(lambda grad, x: (ArrayOfJax(), None)),
             returned(lambda grad, x: {"x": [grad.dtype], "weight": None}),
             returned(lambda grad, x: {"x": lambda: 3, "weight": None}),
             returned(lambda grad, x: {"x": lambda: None, "weight": None}),
@@ -124,6 +134,14 @@ the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      ndarray: array([1., 1.], dtype=float32)
   do         return torch.from_numpy(...), which shares memory, or torch.tensor(...), which copies
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      float64: np.float64(2.0)
+  do         return a tensor: torch.tensor(...)
+the gradient of 'x' is not a tensor
+  expected   a tensor, None, or a callable that returns one
+  found      ArrayOfJax: Array([1., 1.])
+  do         return torch.from_dlpack(...), which shares memory, or torch.tensor(...), which copies
 the gradient of 'x' is not a tensor
   expected   a tensor, None, or a callable that returns one
   found      list: [torch.float64]
