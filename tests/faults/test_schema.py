@@ -60,3 +60,26 @@ def test_op_that_is_tagged_pointwise_and_broadcasts_passes():
     report = check(scaled, [Sample(*values) for values in samples], checks=["schema"])
 
     assert report.ok, str(report)
+
+
+@custom_op("schema_faults::inferred")
+def inferred(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return x * 2
+
+
+def test_result_that_is_made_in_inference_mode_fails():
+    message = message_of(inferred)
+
+    assert message.startswith("as given: output 0 is made in inference mode, so autograd cannot record it")
+
+
+@custom_op("schema_faults::with_grad")
+def with_grad(x: Tensor) -> Tensor:
+    if x.requires_grad and x.is_leaf:
+        x.grad = torch.zeros_like(x)  # as warp.from_torch(x) does
+    return x * 2
+
+
+def test_call_that_sets_the_grad_of_an_input_fails():
+    assert message_of(with_grad).startswith("the call sets the .grad of 'x'")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from custom_autograd.core.messages import quote
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.calls import layouts
@@ -52,6 +53,7 @@ class SchemaCheck(Check):
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding
         yield from _check_declared(target, sample)
+        yield from _check_grads(target, sample)
         yield from _check_pointwise(target, sample)
 
 
@@ -94,7 +96,7 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
                 raise
             return skipped(f"{label}: the op refuses it ({first_line(error)})")
         problem = _find_write(target, sample, before, versions) or _find_sharing(target, sample, outputs)
-        problem = problem or _find_reused_output(target, sample, outputs)
+        problem = problem or _find_reused_output(target, sample, outputs) or _find_inference(target, outputs)
     return PASSED if problem is None else failed(f"{label}: {problem}")
 
 
@@ -133,6 +135,26 @@ def _find_reused_output(target: Target, sample: Sample, outputs: Sequence[Tensor
         if shares_memory(first, second):
             return f"{name} of one call shares memory with that of the next: a buffer is returned again"
     return None
+
+
+def _find_inference(target: Target, outputs: Sequence[Tensor]) -> str | None:
+    """Return a message if an op returns what autograd cannot record."""
+    if target.overload is None or torch.is_inference_mode_enabled():
+        return None
+    found = [name for name, y in zip(output_names(target, len(outputs)), outputs, strict=True) if y.is_inference()]
+    advice = "compute under torch.no_grad(), or return a clone made after it"
+    return f"{found[0]} is made in inference mode, so autograd cannot record it: {advice}" if found else None
+
+
+def _check_grads(target: Target, sample: Sample) -> Iterator[Finding]:
+    """Yield a failure if a call gives an input a .grad, as warp.from_torch does to what requires a gradient."""
+    written, rows = target.written_positions(sample), enumerate(sample.tensors())
+    tensors = [x.detach().clone().requires_grad_(x.requires_grad and place not in written) for place, x in rows]
+    with torch.no_grad():
+        call_on(target.full, sample.with_tensors(tensors))
+    filled = [target.name_of(leaf) for leaf, x in zip(sample.leaves(), tensors, strict=True) if x.grad is not None]
+    advice = "give the library that does so a detach() of it"
+    yield failed(f"the call sets the .grad of {quote(filled)}: {advice}") if filled else PASSED
 
 
 def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
