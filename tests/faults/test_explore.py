@@ -199,6 +199,22 @@ def test_a_tensor_that_is_left_out_is_named():
     assert result.message.startswith("without 'bias', as given: output 0[")
 
 
+@custom_op("faults_explore::tripled")
+def tripled(x: Tensor, scale: float) -> Tensor:
+    return 3 * scale * x
+
+
+tripled.register_fake(lambda x, scale: torch.empty_like(x))
+tripled.register_backward(lambda grad, scale: 2 * scale * grad)
+
+
+def test_what_is_wrong_of_the_sample_itself_is_no_matter_of_another_number():
+    result = result_of(tripled, samples=lambda make: [Sample(make(4), 0.5)])
+
+    assert result.message.startswith("as given: the gradient of 'x' along a direction is")
+    assert "no sample has this" not in result.cause
+
+
 @custom_op("faults_explore::evaluated")
 def evaluated(x: Tensor, expression: str = "2 * (x + 1)") -> Tensor:
     return eval(expression, {"x": x})
