@@ -39,7 +39,7 @@ def call_without_symbols(fake: Callable[..., Any], /, *args: Any, **kwargs: Any)
 
 
 WITHOUT_DATA = (
-    "Cannot access data pointer of Tensor that doesn't have storage",
+    "Cannot access data pointer of Tensor",  # "that doesn't have storage", or "(e.g. FakeTensor, FunctionalTensor)"
     ".numpy() is not supported for tensor subclasses",
     "cannot be called on meta tensors",
     "Cannot copy out of meta tensor",

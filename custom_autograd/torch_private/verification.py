@@ -8,11 +8,14 @@ CustomOpDef._backward_fn       its backward, to see the gradients it returns
 CustomOpDef._setup_context_fn, _vmap_fn   its other rules, to see what they change
 BackwardCFunction._forward_cls the Function that a node of Python came from, for the same
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
+_functorch.config              makes the address of a fake tensor an error, which torch.compile does
 OpOverload._schema             argument and return names, types and alias annotations
 _debug_only_display_vmap_fallback_warnings   silences a warning written past Python's warnings
 Tensor._version                tells an in-place write from none
 
 utils._python_dispatch.TorchDispatchMode     the only way to see every op that runs; its module is private
+_DisableTorchDispatch                        lets a wrapper follow a change of shape in place
+_set_throw_on_mutable_data_ptr               makes the address of a tensor without memory an error
 Tensor._make_wrapper_subclass                the only way to make a tensor that holds another one
 
 torch._dynamo, torch._inductor.compile_fx, torch.fx.experimental.symbolic_shapes   nothing public loads them ahead of
@@ -73,10 +76,13 @@ def quiet_vmap() -> Iterator[None]:
 @contextlib.contextmanager
 def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
     """Run everything within on metadata; yield the function that turns a real tensor into a fake one."""
+    from torch._functorch import config as functorch_config
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    # As in torch.compile: an address of 0, which fake tensors have by default, ends the process of what reads there.
+    with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     with mode:
         yield lambda tensor: mode.from_tensor(tensor, static_shapes=True)
 
@@ -241,6 +247,7 @@ class Wrapped(Tensor):
             dtype=inner.dtype,
             device=inner.device,
         )
+        torch._C._set_throw_on_mutable_data_ptr(made)  # it has none: what reads at an address of 0 ends the process
         made.held, made.seen = inner, seen
         return made
 
@@ -263,6 +270,10 @@ class Wrapped(Tensor):
         values, named = tree_map_only(Wrapped, unwrap, (args, kwargs or {}))
         found = func(*values, **named)
         seen.append(name_of_overload(func))
+        if torch.Tag.inplace_view in func.tags:  # squeeze_, of a vector times a matrix: the wrapper has a shape as well
+            with torch._C._DisableTorchDispatch():
+                func(*args, **(kwargs or {}))
+            return args[0]
         return tree_map_only(Tensor, lambda tensor: Wrapped(tensor, seen), found)
 
 

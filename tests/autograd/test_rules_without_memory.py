@@ -1,5 +1,6 @@
 """A rule that calls NumPy under a transform or a compiler raises an error that says what to do."""
 
+import numpy as np
 import pytest
 import torch
 from expecttest import assert_expected_inline
@@ -66,6 +67,24 @@ def test_in_a_compiled_backward_it_is_part_of_what_the_compiler_raises():
 
     with pytest.raises(Exception, match="make that part of the rule an op of its own"):
         torch.compile(total, backend="aot_eager")(x).backward()
+
+
+@custom_op("memory::by_address", reference=True)
+def by_address(x: Tensor) -> Tensor:
+    return x**3
+
+
+@by_address.register_backward(once_differentiable=True)
+def _(grad, x):
+    square = np.from_dlpack(x.detach()) ** 2
+    return 3 * torch.from_dlpack(square) * grad
+
+
+def test_dlpack_in_a_compiled_backward_says_the_same():
+    x = torch.ones(3, requires_grad=True)
+
+    with pytest.raises(Exception, match="make that part of the rule an op of its own"):
+        torch.compile(by_address, backend="aot_eager")(x)
 
 
 def test_a_jvp_rule_says_the_same():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from tables import each
 from torch import Tensor
@@ -100,3 +101,33 @@ def test_other_values_for_a_subclass_fail():
     assert "failed" == result.status
     assert "with a wrapper with __torch_dispatch__: output 0[0, 0] = " in result.message
     assert "(ratio 2), by a plain call" in result.message
+
+
+@custom_op("faults_subclasses::projected")
+def projected(x: Tensor, matrix: Tensor) -> Tensor:
+    return torch.from_numpy(matrix.numpy() @ x.numpy())
+
+
+@projected.register_backward
+def _(grad, x, matrix):
+    return {"x": grad @ matrix, "matrix": grad[:, None] * x}
+
+
+def test_a_vector_times_a_matrix_keeps_its_shape():
+    """PyTorch squeezes the product in place, which the wrapper has to follow."""
+    result = verdict("subclasses", lambda make: [Sample(make(3), make(4, 3))])(projected)
+
+    assert "passed" == result.status, result.message
+
+
+class ByAddress(Squared):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.from_dlpack(np.from_dlpack(x.detach()) ** 2)
+
+
+def test_function_that_reads_by_address_does_not_end_the_process():
+    """As with jax.numpy.from_dlpack; a tensor without memory has the address 0."""
+    assert "passed" == result_of(ByAddress).status
+    assert "skipped" == verdict("fake", lambda make: [Sample(make(4, 3))])(ByAddress).status
