@@ -320,3 +320,12 @@ def test_a_call_that_takes_long_far_out_is_left_out(monkeypatch):
 
     assert "passed" == result.status
     assert "20 times as large: left out, because a call takes 0 s" in result.message
+
+
+def test_other_numbers_are_left_out_once_they_have_taken_long(monkeypatch):
+    monkeypatch.setattr(directional, "LONGEST", -1.0)
+    result = result_of(Scaled, (3, 4), (4,))
+
+    assert "passed" == result.status
+    assert "20 times as large: left out, with what follows, because others took -1 s" in result.message
+    assert "failed" == result_of(Negative, (3, 4), (4,)).status, "the sample itself is looked at"

@@ -49,11 +49,15 @@ class Directional(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per input and variant."""
+        begin = time.process_time()
         yield from look_along(with_derivatives(function_of(target, sample)), "")
         others = () if target.reference is not None else _for_want_of_a_reference(target, sample)
         usual = _changed(sample, [text for text in OF_ALL if text not in SMALL])
         for label, variant in itertools.chain(usual, others):
             start = time.process_time()
+            if start - begin > LONGEST:
+                yield skipped(f"{label}: left out, with what follows, because others took {LONGEST:g} s")
+                return
             function = find_function(target, variant)
             if (seconds := time.process_time() - start) > SLOWEST:  # a solver that does not converge there
                 yield skipped(f"{label}: left out, because a call takes {seconds:.0f} s")
@@ -62,6 +66,7 @@ class Directional(Check):
 
 
 SLOWEST = 1.0  # s of CPU time; of one call, of which two directions take dozens
+LONGEST = 5.0  # s of CPU time; of one sample, after which no other numbers and sizes are tried
 
 
 def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
