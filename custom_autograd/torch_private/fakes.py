@@ -4,6 +4,7 @@
 - `FakeTensor.fake_mode`, `ShapeEnv.pending_fresh_unbacked_symbols`, `ShapeEnv.ignorable_fresh_unbacked_symbols`: the
   symbols that stand for data until outputs have them; torch.compile and torch.export refuse those that none has.
 - `FakeTensor.item_memo`: what `item()` returns; of a number of the caller, Dynamo sets it, but AOTAutograd loses it.
+- `_functorch.config`: makes the address of a fake tensor an error.
 - `FakeTensorMode`, `_python_dispatch._disable_current_modes`, `_C._DisableFuncTorch`: run code on metadata in the midst
   of a call, whatever surrounds it.
 """
@@ -83,7 +84,17 @@ def _is_known(number: Any) -> bool:  # Any: a symbol, or None
 @contextlib.contextmanager
 def fakes_alone() -> Iterator[None]:
     """Run everything within on metadata, outside of all modes and transforms: what is called is not recorded."""
+    with _disable_current_modes(), torch._C._DisableFuncTorch(), new_fake_mode(allow_non_fake_inputs=True):
+        yield
+
+
+def new_fake_mode(**options: Any) -> Any:  # Any: those of torch, and a FakeTensorMode
+    """Return a mode whose tensors raise if their address is asked for, as in torch.compile.
+
+    By default they have the address 0, where DLPack and native code read: that ends the process.
+    """
+    from torch._functorch import config
     from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
 
-    with _disable_current_modes(), torch._C._DisableFuncTorch(), FakeTensorMode(allow_non_fake_inputs=True):
-        yield
+    with config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        return FakeTensorMode(**options)

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from custom_autograd.torch_private.awaited_modules import AwaitedModule
 from custom_autograd.torch_private.dispatch import OpOverload, unrecorded
+from custom_autograd.torch_private.fakes import new_fake_mode
 
 Formula: TypeAlias = Callable[..., Any]
 """Returns the number of floating-point operations of a call from its arguments (Any: as the schema has it; an int)."""
@@ -108,10 +109,10 @@ def counted() -> Iterator[Callable[[], int]]:
 
 def mode_of(tensors: Sequence[Tensor]) -> tuple[Any, bool]:
     """Return a mode in which tensors have no data, and whether one of the given ones is of it (Any: FakeTensorMode)."""
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # loads sympy, which only who counts needs
+    from torch._subclasses.fake_tensor import FakeTensor  # loads sympy, which only who counts needs
 
     mode = next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
-    return (FakeTensorMode(), False) if mode is None else (mode, True)
+    return (new_fake_mode(), False) if mode is None else (mode, True)
 
 
 def without_data(tensor: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 
-from custom_autograd.torch_private.fakes import WITHOUT_DATA
+from custom_autograd.torch_private.fakes import WITHOUT_DATA, new_fake_mode
 
 LIMIT = 2**30
 """Numbers above are limits of torch's own, such as the largest index that fits into 32 bits."""
@@ -97,11 +97,10 @@ class Symbols:
 def symbolic_mode() -> Iterator[Symbols]:
     """Run everything within on metadata; yield a factory of fake tensors with symbols for sizes."""
     from torch._dispatch.python import enable_python_dispatcher  # loads functorch, which only this needs
-    from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     environment = ShapeEnv()
-    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    mode = new_fake_mode(shape_env=environment, allow_non_fake_inputs=True)
     with enable_python_dispatcher(), mode:
         yield Symbols(environment, mode)
 

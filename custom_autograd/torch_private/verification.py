@@ -1,6 +1,6 @@
 """What verification needs of torch that has no public name; one line each says why (found in torch 2.13).
 
-FakeTensorMode                 runs an op on metadata only; torch.library.opcheck uses it, nothing public gives it
+FakeTensorMode (in fakes.py)   runs an op on metadata only; torch.library.opcheck uses it, nothing public gives it
 ShapeEnv                       lets a fake of data-dependent size answer with a symbol instead of raising
 CustomOpDef._opoverload        the overload behind torch.library.custom_op
 CustomOpDef._init_fn           the function it was declared with, for its file and line
@@ -8,7 +8,6 @@ CustomOpDef._backward_fn       its backward, to see the gradients it returns
 CustomOpDef._setup_context_fn, _vmap_fn   its other rules, to see what they change
 BackwardCFunction._forward_cls the Function that a node of Python came from, for the same
 OpOverload, OpOverloadPacket   the classes, to tell an op from another callable
-_functorch.config              makes the address of a fake tensor an error, which torch.compile does
 OpOverload._schema             argument and return names, types and alias annotations
 _debug_only_display_vmap_fallback_warnings   silences a warning written past Python's warnings
 Tensor._version                tells an in-place write from none
@@ -43,6 +42,7 @@ from torch.utils._pytree import tree_map_only
 
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.torch_private.definitions import is_foreign
+from custom_autograd.torch_private.fakes import new_fake_mode
 from custom_autograd.torch_private.functions import COMPRESSED
 
 Overload: TypeAlias = OpOverload
@@ -76,13 +76,9 @@ def quiet_vmap() -> Iterator[None]:
 @contextlib.contextmanager
 def fake_mode() -> Iterator[Callable[[Tensor], Tensor]]:
     """Run everything within on metadata; yield the function that turns a real tensor into a fake one."""
-    from torch._functorch import config as functorch_config
-    from torch._subclasses.fake_tensor import FakeTensorMode  # loads sympy, which only this needs
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # As in torch.compile: an address of 0, which fake tensors have by default, ends the process of what reads there.
-    with functorch_config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
-        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    mode = new_fake_mode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     with mode:
         yield lambda tensor: mode.from_tensor(tensor, static_shapes=True)
 

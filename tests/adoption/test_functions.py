@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import torch
 from adoption.functions import CALLS, Bias, Contiguous, DependsOnData, Intermediate, Once, tensor
 from hypothesis import given, settings
@@ -222,3 +223,23 @@ def test_autocast_is_off_within_the_op():
 def test_the_op_says_where_the_function_was_written():
     assert op_of("intermediate").kernels["default"].startswith("functions.py:")
     assert Intermediate.forward.__code__.co_firstlineno == int(op_of("intermediate").kernels["default"].split(":")[1])
+
+
+class ByAddress(Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.from_dlpack(np.from_dlpack(x.detach()) * 2)
+        ctx.scale = float(y.numel())
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+
+def test_a_forward_that_reads_by_address_does_not_end_the_process():
+    """It runs on tensors without data, which have no address: jax.numpy.from_dlpack reads there."""
+    op = from_function(ByAddress, "functions::by_address", samples=[(torch.ones(3, requires_grad=True),)])
+
+    x = torch.ones(4, requires_grad=True)
+    assert [2.0] * 4 == torch.autograd.grad(op(x).sum(), x)[0].tolist()
