@@ -761,6 +761,20 @@ def test_wrapped_runs_ops_on_what_it_holds_and_names_them():
     assert torch.equal(torch.full((2,), 3.0), y.held)
 
 
+def test_tensors_without_memory_have_no_address():
+    """DLPack and native code would read at 0, which ends the process."""
+    found = [verification.Wrapped(torch.ones(2), [])]
+    with fakes.fakes_alone():
+        found.append(torch.empty(2))
+    with verification.fake_mode() as to_fake:
+        found.append(to_fake(torch.ones(2)))
+    with symbols.symbolic_mode() as sizes:
+        found.append(sizes.fake(torch.ones(4), 0, {4}))
+    for tensor in found:
+        with pytest.raises(RuntimeError, match="Cannot access data pointer of Tensor"):
+            tensor.data_ptr()
+
+
 def test_wrapped_refuses_a_conjugate_view():
     with pytest.raises(NotImplementedError, match="conjugate view"):
         verification.Wrapped(torch.ones(2, dtype=torch.complex64).conj(), [])

@@ -35,9 +35,10 @@ class FunctionContext(Context):
         """Record the arguments that forward writes to."""
         self.custom_autograd_dirty = tensors
 
-    def kept(self) -> dict[str, Any]:  # Any: whatever the Function keeps
-        """Return all values that the backward may read."""
-        return {"saved_tensors": self.saved_tensors, **attributes_of(self)}
+
+def values_on(context: FunctionContext) -> dict[str, Any]:  # Any: whatever the Function keeps
+    """Return all values that the backward may read."""
+    return {"saved_tensors": context.saved_tensors, **attributes_of(context)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def run_forward(function: Function, arguments: Sequence[Any]) -> Call:  # Any: a
         else:
             found = forward(context, *arguments)
     is_tuple = isinstance(found, (tuple, list))
-    leaves, structure = flatten_kept(context.kept())
+    leaves, structure = flatten_kept(values_on(context))
     return Call(arguments, tuple(found) if is_tuple else (found,), is_tuple, context, leaves, structure)
 
 
