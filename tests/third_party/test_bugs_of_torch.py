@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.torch_version import TorchVersion
 
-from custom_autograd.torch_private.verification import GraphCounter, Wrapped
+from custom_autograd.torch_private.verification import GraphCounter
 
 
 def randn(*shape):
@@ -130,14 +130,6 @@ def test_a_compiled_gradient_of_cumprod_fixes_every_size():
 
     assert 2 == graphs_of(lambda x: x.cumsum(0))
     assert 5 == graphs_of(lambda x: x.cumprod(0))
-
-
-def test_quantile_does_not_take_a_wrapper_subclass():
-    x = Wrapped(torch.tensor(1.5, dtype=torch.float64), []).requires_grad_()
-    y = torch.quantile(x, 0.5)
-
-    with pytest.raises(RuntimeError, match="Mismatch in shape"):
-        torch.autograd.grad(y, x, Wrapped(torch.ones((), dtype=torch.float64), []))
 
 
 def test_the_tangent_of_view_copy_raises_for_what_is_transposed():

@@ -15,7 +15,6 @@ FOUND = {
     "mm": {"autocast": "fake kernels run without autocast, and kernels with it"},
     "nn.functional.layer_norm": {"nesting": "its second derivative by torch.func is wrong"},
     "polar": {"directional": "its gradient is zero at a radius of zero"},
-    "quantile": dict.fromkeys(("explore", "subclasses"), "of a wrapper subclass it has another shape"),
     "scatter_reduce.amin": {"directional": "an excluded self halves its gradient"},
 }
 """Operator -> check -> what is wrong in torch; test_bugs_of_torch.py shows each without `check`."""
