@@ -119,8 +119,9 @@ class Explorer:
             needs = frozenset()
         plain = self.sample.map(lambda x: x.detach().clone())
         if not (self.is_plain or self.judge.has_reference):  # the op is compared with itself, and float32 would round
-            wide = plain.map(to_double)
-            plain = plain if self._refuses_forward(Call(wide, frozenset())) else wide
+            narrow = Call(plain, needs, state=self.state)
+            wide = narrow.map(to_double)
+            plain = plain if self._refuses(wide) and not self._refuses(narrow) else wide.sample
         self.start = Call(plain, needs, state=self.state)
         before = [x.clone() for x in plain.tensors()]
         error = PLAIN.raised(self.target, self.start)
@@ -360,10 +361,11 @@ class Explorer:
         return declared not in (None, len(results) - len(self.target.written_positions(call.sample)))
 
     def _refuses_forward(self, call: Call) -> bool:
-        with contextlib.suppress(Exception), kept_random_state():  # in whatever words
-            begin(self.target, self.target.call, replace(call, needs=frozenset()))
-            return False
-        return True
+        return self._refuses(replace(call, needs=frozenset()))
+
+    def _refuses(self, call: Call) -> bool:
+        with kept_random_state():
+            return PLAIN.raised(self.target, call) is not None  # in whatever words
 
     def _call(self, case: Case) -> Call | None:
         """Return the call of a case; None where a change does not fit."""

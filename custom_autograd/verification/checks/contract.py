@@ -1,7 +1,7 @@
 """What a backward returns fits its inputs as it is, before the engine sums, casts or drops it in silence."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ from custom_autograd.verification.harness.base import (
     Finding,
     NothingToCheckError,
     failed,
+    find_refusal,
     first_line,
     rule_behind,
 )
@@ -58,9 +59,11 @@ class Contract(Check):
                 raise  # a GradientError of this package is the finding; a refusal is none
         if is_ours:
             yield _look_at_all(target, sample)
+            yield from _in_double(target, sample, _run)
             return
         for variant in _variants(target, sample):
             yield from _check(target, variant)
+        yield from _in_double(target, sample, _check)
 
 
 RAISES = "what is registered takes every sample of its op: correct the rule, or take it away, and the op says so"
@@ -79,15 +82,39 @@ def _look_at_all(target: Target, sample: Sample) -> Finding:
 
 
 def _variants(target: Target, sample: Sample) -> Iterator[Sample]:
-    """Yield the sample with every gradient, with one at a time, and in float64 as far as the op takes it."""
+    """Yield the sample with every gradient, and with one at a time."""
     positions = differentiable_positions(target, sample)
     for chosen in [positions, *((position,) for position in positions if len(positions) > 1)]:
         tensors = [x.detach().requires_grad_(position in chosen) for position, x in enumerate(sample.tensors())]
         yield sample.with_tensors(tensors)
+
+
+def _in_double(
+    target: Target, sample: Sample, look: Callable[[Target, Sample], Iterable[Finding]]
+) -> Iterator[Finding]:
+    """Look at the sample, whose own backward has ended, in float64, if the forward takes it."""
     wide = sample.map(lambda x: to_double(x.detach()).requires_grad_(x.requires_grad))
-    with contextlib.suppress(Exception):
-        call_on(target.call, wide.map(Tensor.detach))
-        yield wide
+    try:
+        call_on(target.call, wide.map(lambda x: x.detach().clone()))
+    except Exception:  # noqa: BLE001 - an op may refuse a dtype in any words
+        return
+    try:
+        yield from look(target, wide)
+    except GradientError:
+        return  # checks of derivatives are in float64, and raise it as well
+    except Exception as error:
+        if find_refusal(error) is not None or isinstance(error, NothingToCheckError):
+            raise
+        text = f"in float64, which the forward takes, the backward raises {first_line(error)}"
+        yield failed(
+            text, cause="the backward knows fewer dtypes than the forward; let both refuse float64, or neither"
+        )
+
+
+def _run(target: Target, sample: Sample) -> tuple[()]:
+    """Run forward and backward, of which only what they raise is a finding."""
+    differentiate(target, call_of(target, sample))
+    return ()
 
 
 def _check(target: Target, sample: Sample) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """In float32, float16 and bfloat16, values and gradients are as near to float64 as the dtype allows, for long sums too.
 
-The truth is the op itself in float64 on the same numbers, which other checks hold right; where nothing has a gradient,
-the reference in float64, if there is one. What a dtype allows follows from its rounding, and from how far the truth
-moves where the inputs move by half a unit in their last place.
+The truth is the op itself on the same numbers, which other checks hold right, in float64, or in float32 if it does not
+take that; where nothing has a gradient, the reference, if there is one. What a dtype allows follows from its rounding,
+and from how far the truth moves where the inputs move by half a unit in their last place.
 """
 
 import contextlib
@@ -25,7 +25,14 @@ from custom_autograd.verification.calls.call import (
     draws_gradients,
 )
 from custom_autograd.verification.calls.judge import CONDITION, moved
-from custom_autograd.verification.harness.agreement import long_sizes, refused, to_double, values_of, within_domain
+from custom_autograd.verification.harness.agreement import (
+    long_sizes,
+    refused,
+    to_double,
+    to_single,
+    values_of,
+    within_domain,
+)
 from custom_autograd.verification.harness.base import (
     Check,
     Finding,
@@ -139,11 +146,11 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
             return
         except Exception as error:  # noqa: BLE001 - an op may refuse a dtype or a size in any words
             is_wrong = isinstance(error, GradientError) and find_refusal(error) is None  # what a rule returned
-            is_ours = is_wrong and _truth(target, call.map(to_double)) is not None  # it is right in float64
+            is_ours = is_wrong and _truth(target, call) is not None  # it is right in float64
             text = f"{context}: {first_line(error)}"
             yield failed(text, cause=CAUSE) if is_ours else refused(error, target, low, context)
             return
-        truth = _truth(target, call.map(to_double))
+        truth = _truth(target, call)
         if truth is None:
             return
         scales = scales or {name: _size(tensor) for name, tensor in truth.items()}
@@ -167,11 +174,11 @@ def _size(tensor: Tensor) -> float:
 
 
 def _truth(target: Target, call: Call) -> Outcome | None:
-    """Return outputs and gradients of a call in float64; None if the op does not take it."""
-    try:
-        return _results(target, call, is_truth=True)
-    except (NothingToCheckError, RuntimeError, TypeError, ValueError):
-        return None
+    """Return outputs and gradients of a call in float64, or in float32; None if the op takes neither."""
+    for wide in (call.map(to_double), call.map(to_single)):
+        with contextlib.suppress(Exception):  # an op may refuse a dtype in any words
+            return _results(target, wide, is_truth=True)
+    return None
 
 
 def _compare(
@@ -183,7 +190,7 @@ def _compare(
     context: str,
     others: Sequence[Outcome],
 ) -> Finding:
-    worst = 0.0
+    worst, wide = 0.0, str(truth[next(iter(truth))].dtype).removeprefix("torch.")
     for name, low in found.items():
         one, other = widened(low), widened(truth[name])
         scale = max(_size(other), scales[name])  # for ones, what is added may cancel to nothing
@@ -196,7 +203,7 @@ def _compare(
         share = float((errors > budget + CONDITION * movement).double().mean())
         if share > SHARE:
             return failed(
-                f"{context}: {name} has a relative error of {error:.2g} against float64, more than {budget:.2g}",
+                f"{context}: {name} has a relative error of {error:.2g} against {wide}, more than {budget:.2g}",
                 cause="a sum is accumulated in low precision; accumulate in float32",
             )
     return measured(**{f"error, {context}": worst})

@@ -142,6 +142,13 @@ def to_double(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
+def to_single(tensor: Tensor) -> Tensor:
+    """Return the tensor with its numbers in float32 or complex64; integers and bools stay."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex64)
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
 def refused(error: Exception, target: Target, sample: Sample, label: str) -> Finding:
     """Return a skip for a variant that the op does not take.
 

@@ -13,13 +13,14 @@ of a jvp           its tangents are compared with neither, and not with the back
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from custom_autograd.core.errors import CheckError
+from custom_autograd.core.errors import CheckError, GradientError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
@@ -79,7 +80,7 @@ class TensorFunction:
         leaves = self.sample.leaves()
         values = [leaf.tensor for leaf in leaves]
         for position, tensor in zip(self.positions, tensors, strict=True):
-            values[position] = tensor
+            values[position] = tensor.to(values[position].dtype)  # float32 where the target does not take float64
         written = [position for position, leaf in enumerate(leaves) if self.target.argument_of(leaf).is_mutated]
         for position in written:
             values[position] = values[position].clone()
@@ -94,7 +95,7 @@ class TensorFunction:
     def inputs(self) -> tuple[Tensor, ...]:
         """Return the values of the arguments, each a leaf that requires grad."""
         tensors = self.sample.tensors()
-        return tuple(tensors[position].detach().clone().requires_grad_() for position in self.positions)
+        return tuple(_copied(tensors[position], torch.float64).requires_grad_() for position in self.positions)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,15 +112,20 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
     """Return the target as a function of every tensor of the sample that can have a gradient, in float64.
 
     Where tensors of the sample require grad, only those count; where none does, all floating and complex ones do.
+    A target whose forward or backward does not take float64 gets float32, to which its arguments are rounded.
 
     Raises:
-        NothingToCheckError: there is no such tensor, or the target does not take float64.
+        NothingToCheckError: there is no such tensor, or the target does not take float32 either.
     """
-    double = sample.map(_to_double)
-    positions = differentiable_positions(target, sample)
-    function = TensorFunction(target, double, positions, target.full if is_full else target.call)
-    _call_once(function, sample)
-    return function
+    positions, call = differentiable_positions(target, sample), target.full if is_full else target.call
+    double = TensorFunction(target, sample.map(partial(_copied, dtype=torch.float64)), positions, call)
+    refusal = _refusal(double)
+    if refusal is not None:
+        single = replace(double, sample=sample.map(partial(_copied, dtype=torch.float32)))
+        if _refusal(single) is None:
+            return single
+    _call_once(double, sample)
+    return double
 
 
 def reference_of(function: TensorFunction) -> TensorFunction:
@@ -261,11 +267,25 @@ def _is_candidate(tensor: Tensor) -> bool:
     return can_have_gradient(tensor) and tensor.layout == torch.strided
 
 
-def _to_double(tensor: Tensor) -> Tensor:
+def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.layout != torch.strided:
         return tensor.detach().clone()
-    dtype = torch.complex128 if tensor.is_complex() else torch.float64 if tensor.is_floating_point() else tensor.dtype
+    dtype = dtype.to_complex() if tensor.is_complex() else dtype if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
+
+
+def _refusal(function: TensorFunction) -> Exception | None:
+    """Return what the forward or the backward raises, other than what is said of the gradients of a rule."""
+    inputs = function.inputs
+    try:
+        with kept_random_state():
+            outputs = function(*inputs)
+            gradients(outputs, inputs, [torch.ones_like(y) for y in outputs])
+    except GradientError:
+        return None
+    except Exception as error:  # noqa: BLE001 - an op may refuse a dtype in any words
+        return error
+    return None
 
 
 def _call_once(function: TensorFunction, original: Sample) -> None:
