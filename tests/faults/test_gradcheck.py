@@ -5,6 +5,7 @@ from tables import each
 from torch.autograd import Function
 from verdicts import verdict
 
+from custom_autograd import check
 from custom_autograd.schema.samples import Sample
 
 
@@ -225,3 +226,21 @@ def test_a_backward_that_raises_fails():
 
     assert "failed" == result.status
     assert result.message.startswith("the backward raises TypeError: unsupported operand type(s) for ")
+
+
+def test_a_narrower_dtype_does_not_keep_other_checks_from_running():
+    class Silent(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return (x.float() * x.float()).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * ctx.saved_tensors[0] * grad.detach()
+
+    samples = [Sample(torch.linspace(0.1, 1, 5, dtype=torch.float64).requires_grad_())]
+    gradcheck, second_order = check(Silent, samples, checks=["gradcheck", "second_order"]).results
+    assert "only good to" in gradcheck.message
+    assert second_order.status == "failed"
+    assert "d incoming grad" in second_order.message

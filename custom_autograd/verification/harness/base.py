@@ -170,6 +170,11 @@ class Check(ABC):
         del seconds
         return self
 
+    def ends_others(self, message: str) -> bool:
+        """Return True if a finding is a reason to skip the checks that need this one: always by default."""
+        del message
+        return True
+
     @abstractmethod
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Look at one sample and yield what it finds; whatever it raises is reported as an error.

@@ -167,7 +167,7 @@ def run(
                 if result.status == "failed" and shown is not None and is_first:
                     result, is_first = _explained(case.target, *shown, seed, result), False
                 results.append(result)
-                if result.is_finding or result.accepted:
+                if (result.is_finding or result.accepted) and check.ends_others(result.message):
                     findings.add((check.name, result.sample))
                 if on_result is not None:
                     on_result(result)
