@@ -17,6 +17,7 @@ from custom_autograd.torch_private.verification import compiled_backward
 from custom_autograd.verification.calls.call import Call, Outcome, UnfitError, Way, WrongError, run
 from custom_autograd.verification.harness.base import find_refusal, first_line, root_cause
 from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.interpreted import find_interpreter
 from custom_autograd.verification.harness.records import record_of, result_names
 from custom_autograd.verification.harness.targets import Function, Target
 from custom_autograd.verification.harness.tracing import (
@@ -39,9 +40,11 @@ def _in_compiled_code(target: Target, call: Call, *, is_dynamic: bool, is_whole:
     """Call in compiled code; where Python code of the target breaks its graph, with the parts that are compiled.
 
     Raises:
-        UnfitError: the op refuses it, or the graph breaks, after what the parts give.
+        UnfitError: the op refuses it, or the graph breaks, after what the parts give; or a graph would hold what
+            Triton's interpreter does.
         WrongError: compiling raises anything else.
     """
+    _refuse_interpreter(target, call)
 
     def made(*, is_one_graph: bool) -> Outcome:
         function = compiled(target.call, backend=BACKEND, fullgraph=is_one_graph, dynamic=is_dynamic)
@@ -61,9 +64,17 @@ def _in_compiled_code(target: Target, call: Call, *, is_dynamic: bool, is_whole:
 
 def _with_compiled_backward(target: Target, call: Call) -> Iterator[Outcome]:
     """Call in eager; the backward is traced through the rules when it runs, and compiled as a whole."""
+    _refuse_interpreter(target, call)
     with compiled_backward():
         found = _made("the compiled backward", partial(run, target, target.call, call), _refusal_of_compiler)
     yield found
+
+
+def _refuse_interpreter(target: Target, call: Call) -> None:
+    """Raise UnfitError if a graph would hold what Triton's interpreter does: torch.compile looks into no op."""
+    interpreter = find_interpreter(partial(run, target, target.call, call)) if target.overload is None else None
+    if interpreter is not None:
+        raise UnfitError(f"{interpreter}, which a graph cannot hold")
 
 
 def _refusal_of_compiler(error: Exception) -> str | None:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -35,6 +36,7 @@ from custom_autograd.verification.calls.call import (
 )
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
+from custom_autograd.verification.harness.interpreted import find_interpreter
 from custom_autograd.verification.harness.targets import Function, Target
 
 
@@ -54,7 +56,14 @@ def _twice(target: Target, call: Call) -> Iterator[Outcome]:
 
 
 def _in_threads(target: Target, call: Call) -> Iterator[Outcome]:
-    """Call in eight threads at once, forward and backward; every second one has other numbers."""
+    """Call in eight threads at once, forward and backward; every second one has other numbers.
+
+    Raises:
+        UnfitError: Triton's interpreter runs the kernels, one thread at a time.
+    """
+    interpreter = find_interpreter(partial(run, target, target.call, call))
+    if interpreter is not None:
+        raise UnfitError(f"{interpreter}, which one thread at a time may use")
     other = varied(target, call)
     expected = run(target, target.call, other)
     interval = sys.getswitchinterval()
