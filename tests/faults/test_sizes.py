@@ -9,6 +9,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.checks.rows import Sizes
 from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 ARGUMENTS = (TargetArgument("x"), TargetArgument("w"))
@@ -143,3 +144,11 @@ def test_size_that_the_default_kernel_refuses_too_gives_no_advice():
     result = picky_result("picky_total", raise_for_one_row)
 
     assert ("passed", "") == (result.status, result.advice)
+
+
+def test_an_op_that_takes_long_is_not_called_with_every_size(monkeypatch):
+    monkeypatch.setattr(Sizes, "longest", 0.0)
+    result = result_of(torch.mul)
+
+    assert result.status == "skipped"
+    assert result.message.endswith("calls are left out, because the others took 0 s")

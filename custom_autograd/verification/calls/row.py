@@ -5,6 +5,8 @@ It makes every change of its kind alone, in each of its ways, on every sample.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -49,6 +51,7 @@ class Row(Check):
         is_of_gradients: whether gradients alone are compared.
         is_of_values: whether values alone are compared, of hidden outputs too.
         is_plain: whether a plain call of the op itself is the reference, and not its reference.
+        longest: CPU seconds on one sample after which further cases are left out.
         is_ended_by_failure: whether the other cases are left out after one that fails.
         begins_plain: whether the call as it is comes first.
         is_of_changes: whether the changes are left out if the call as it is fails: the cause is another one.
@@ -67,6 +70,7 @@ class Row(Check):
     is_of_gradients: ClassVar[bool] = False
     is_of_values: ClassVar[bool] = False
     is_plain: ClassVar[bool] = False
+    longest: ClassVar[float] = math.inf
     is_ended_by_failure: ClassVar[bool] = False
     begins_plain: ClassVar[bool] = False
     is_of_changes: ClassVar[bool] = False
@@ -107,7 +111,12 @@ class Row(Check):
         cases = [case for case in self._cases(explorer) if not draws or all(map(self.draws_alike, case.changes))]
         if not cases:
             raise NothingToCheckError(self.nothing)
-        for case in cases:
+        start = time.process_time()
+        for position, case in enumerate(cases):
+            if time.process_time() - start > self.longest:
+                left = len(cases) - position
+                yield skipped(f"{left} of {len(cases)} calls are left out, because the others took {self.longest:g} s")
+                return
             verdict = explorer.look(case)
             is_as_given = self.is_of_changes and not case.changes
             finding = finding_of(explorer, verdict, "" if is_as_given else self.cause_of(verdict))

@@ -126,6 +126,7 @@ class Sizes(Row):
     purpose = "values and gradients equal the reference's for sizes 0, 1, odd, of whole vectors and blocks, and larger"
     stages = (SIZES,)
     ways = (PLAIN, HIDDEN)
+    longest = 10.0
     asks_reference = True
     tells_refusals = False
 
