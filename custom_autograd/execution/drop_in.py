@@ -27,7 +27,7 @@ from custom_autograd.torch_private import functions, transforms
 from custom_autograd.torch_private.nodes import Node, needs_set, next_nodes
 from custom_autograd.torch_private.trees import flatten_tree
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain, tensors_in
-from custom_autograd.values.user_code import note_rule, noted
+from custom_autograd.values.user_code import explain_rule, noted
 
 # Second derivatives of what a setup_context computes from outputs: they raise.
 #
@@ -198,7 +198,7 @@ class DropIn:
     def helpers(self) -> dict[str, Any]:
         """Return what generated source calls by name (Any: functions of any signature)."""
         op, rule, setup = str(self.plan.declaration.name), self.rule, self.rule.setup_context
-        found: dict[str, Any] = {"rule_0": self.function, "note_0": lambda error: note_rule(error, op, rule)}
+        found: dict[str, Any] = {"rule_0": self.function, "note_0": lambda error: explain_rule(error, op, rule)}
         if setup is not None:
             found["check_saved"] = check_saved
             found["setup"] = self._setup_of_eager_call(setup)

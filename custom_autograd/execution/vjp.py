@@ -15,7 +15,7 @@ from custom_autograd.execution.gradients import GradientReader
 from custom_autograd.execution.plan import Plan
 from custom_autograd.registration.rule_types import GradientRule
 from custom_autograd.values.tensors import first_tensor, is_wanted, materialize, plain, tensors_in
-from custom_autograd.values.user_code import Named, explain_rule, note_rule, noted
+from custom_autograd.values.user_code import Named, explain_rule, noted
 
 # A backward that must not be differentiated again: its result raises when a second derivative is really asked for.
 #
@@ -178,8 +178,8 @@ class Step:
         return noted(self.op, self.rule, function)
 
     def note(self, error: BaseException) -> None:
-        """Note on an exception that it came from the rule."""
-        note_rule(error, self.op, self.rule)
+        """Note on an exception that it came from the rule; raise another one if it read memory that is not there."""
+        explain_rule(error, self.op, self.rule)
 
     def _arguments(self, needs: ByName, grads: ByName, values: ByName, metadata: ByName) -> dict[str, Any]:
         arguments: dict[str, Any] = {}

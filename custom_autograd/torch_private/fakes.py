@@ -41,6 +41,9 @@ def call_without_symbols(fake: Callable[..., Any], /, *args: Any, **kwargs: Any)
 
 WITHOUT_DATA = (
     "Cannot access data pointer of Tensor",  # "that doesn't have storage", or "(e.g. FakeTensor, FunctionalTensor)"
+    "Cannot access storage of ",  # the next two as well: Triton's interpreter copies what a kernel is given
+    "Attempted to access the data pointer on an invalid python storage",
+    'Attempted to set the storage of a tensor on device "meta"',
     ".numpy() is not supported for tensor subclasses",
     "cannot be called on meta tensors",
     "Cannot copy out of meta tensor",

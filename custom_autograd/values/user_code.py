@@ -13,7 +13,7 @@ from torch import Tensor
 from custom_autograd.core.device_types import ONE_DEVICE, error_of_devices, is_about_devices, without_numbers
 from custom_autograd.core.errors import GradientError, Origin
 from custom_autograd.core.locations import location_of
-from custom_autograd.core.messages import advise, first_line, quote
+from custom_autograd.core.messages import advise, quote
 from custom_autograd.core.metadata import LOW_PRECISION
 from custom_autograd.registration.rule_types import Rule
 from custom_autograd.torch_private.fakes import WITHOUT_DATA
@@ -59,16 +59,16 @@ def noted(op: str, rule: Rule, function: Callable[..., Any] | None = None) -> Ca
     return call
 
 
-def explain_rule(error: Exception, op: str, rule: Rule) -> None:
+def explain_rule(error: BaseException, op: str, rule: Rule) -> None:
     """Note on an exception that it left a rule; raise another one if the rule read memory that is not there."""
     note_rule(error, op, rule)
-    if type(error) is RuntimeError and any(text in str(error) for text in WITHOUT_DATA):
+    if type(error) in (RuntimeError, NotImplementedError) and any(text in str(error) for text in WITHOUT_DATA):
         raise GradientError(
             op,
             f"the {rule.title} rule reads the memory of a tensor that has none",
             expected="differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors "
-            "without memory, which NumPy and native code cannot read",
-            found=first_line(error),
+            "without memory, which NumPy, Triton and native code cannot read",
+            found=str(error).partition("\n")[0],
             rule=rule.where,
             do="make that part of the rule an op of its own (custom_op), and call that op in the rule",
         ) from error

@@ -1,13 +1,18 @@
-"""A rule that calls NumPy under a transform or a compiler raises an error that says what to do."""
+"""A rule that calls NumPy or Triton under a transform or a compiler raises an error that says what to do."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from tables import each
 from torch import Tensor
 
 from custom_autograd import GradientError, custom_op
+from custom_autograd.kernels import tl, triton_kernel
 from custom_autograd.verification.harness.base import find_refusal
+from gallery_values import interpreted
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -50,7 +55,7 @@ def test_under_grad_the_error_names_op_rule_and_remedy():
         """\
 memory::cube: the backward rule reads the memory of a tensor that has none
   expected   differentiable PyTorch operations, or ops: torch.func and torch.compile run the rule on tensors without \
-memory, which NumPy and native code cannot read
+memory, which NumPy, Triton and native code cannot read
   found      Cannot access data pointer of Tensor that doesn't have storage
   rule       \n\
   do         make that part of the rule an op of its own (custom_op), and call that op in the rule""",
@@ -99,3 +104,53 @@ def test_plain_calls_are_as_they_were():
     cube(x).sum().backward()
 
     assert [12.0, 12.0] == x.grad.tolist()
+
+
+@triton_kernel
+def multiply(x, y, out, length, block: tl.constexpr) -> None:
+    index = tl.arange(0, block)
+    mask = index < length
+    tl.store(out + index, 2 * tl.load(x + index, mask=mask) * tl.load(y + index, mask=mask), mask=mask)
+
+
+def doubled_product(grad: Tensor, x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    multiply[(1,)](grad.contiguous(), x, out, x.numel(), block=4)
+    return out
+
+
+@custom_op("memory::square")
+def square(x: Tensor) -> Tensor:
+    return x**2
+
+
+square.register_fake(torch.empty_like)
+square.register_backward(doubled_product)
+
+
+@custom_op("memory::square_as_in_torch")
+def square_as_in_torch(x: Tensor) -> Tensor:
+    return x**2
+
+
+square_as_in_torch.register_fake(torch.empty_like)
+square_as_in_torch.register_autograd(
+    lambda ctx, grad: doubled_product(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@interpreted
+@each("op", [square, square_as_in_torch])
+def test_a_rule_that_launches_a_kernel_says_the_same(op):
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(torch.autograd.grad(op(x).sum(), x)[0], torch.full((3,), 2.0))
+
+    for run in (
+        lambda: torch.func.grad(lambda x: op(x).sum())(x),
+        lambda: torch.func.jacrev(op)(x),
+        lambda: torch.autograd.grad(op(x), x, torch.eye(3), is_grads_batched=True),
+        lambda: torch.compile(lambda x: op(x).sum(), backend="aot_eager")(x),
+    ):
+        with pytest.raises(Exception, match="make that part of the rule an op of its own"):
+            run()
