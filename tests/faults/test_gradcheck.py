@@ -244,3 +244,30 @@ def test_a_narrower_dtype_does_not_keep_other_checks_from_running():
     assert "only good to" in gradcheck.message
     assert second_order.status == "failed"
     assert "d incoming grad" in second_order.message
+
+
+class Distance(Function):
+    """|x - y|, in float32, which has a kink where both are equal."""
+
+    slope = 1.0
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return (x.float() - y.float()).abs().to(x.dtype)
+
+    @classmethod
+    def backward(cls, ctx, grad):
+        x, y = ctx.saved_tensors
+        return cls.slope * torch.sign(x - y) * grad, None
+
+
+class SteepDistance(Distance):
+    slope = 1.1
+
+
+def test_a_kink_within_the_step_of_a_coarse_function_is_no_fault():
+    x = torch.linspace(0.1, 1, 5)
+    samples = [Sample(x.clone().requires_grad_(), x - torch.tensor([3e-3, 1, 1, 1, 1]))]
+    assert "finite differences" not in verdict("gradcheck", samples)(Distance).message
+    assert "(ratio 1.1" in verdict("gradcheck", samples)(SteepDistance).message
