@@ -285,3 +285,22 @@ def test_each_check_is_told_before_it_looks():
 
     labels = [f"sample {place}: (float32[{size}])" for place, size in enumerate((2, 3))]
     assert [("scripted", ""), ("scripted", labels[0]), "passed", ("scripted", labels[1]), "passed"] == told
+
+
+class Panic(BaseException):
+    """What a kernel in Rust raises by way of PyO3, which is not an Exception."""
+
+
+def panics_at_strides(x):
+    if not x.is_contiguous():
+        raise Panic("strides")
+    return x * 2
+
+
+def test_a_panic_of_a_kernel_is_a_finding_and_the_other_checks_run():
+    checks = ["directional", "layouts", "reuse"]
+    report = check(panics_at_strides, [Sample(torch.ones(3))], checks=checks, isolated=False)
+
+    assert {"directional": "passed", "layouts": "error", "reuse": "passed"} == {
+        row.check: row.status for row in report.results
+    }

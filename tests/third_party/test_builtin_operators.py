@@ -33,6 +33,7 @@ FOUND = {
     "nn.functional.bilinear": {"low_precision": "long sums are accumulated in half precision"},
     "torch.ops.aten._safe_softmax.default": {"nesting": "the tangent of its gradient is nan under torch.func"},
     "bernoulli": {"low_precision": "it draws other numbers in other dtypes; PyTorch's wrapper hides that it draws"},
+    "sparse.sampled_addmm": {"second_order": "the derivative of its gradient along the incoming one raises for CSR"},
     "scatter_reduce.prod": {"forward_mode": "the tangent is silently zero"},
     "to_sparse": {"directional": "an entry that is zero is not stored, and its gradient is dropped"},
     "view_copy": {"forward_mode": "a transposed tangent raises: its formula views what has to be copied"},

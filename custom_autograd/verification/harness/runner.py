@@ -281,7 +281,9 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
                 findings.append(finding)  # noqa: PERF402 - what was found before an exception is kept
     except NothingToCheckError as reason:
         findings.append(Finding("skipped", str(reason)))
-    except Exception as error:  # noqa: BLE001 - isolation: what a check raises is a result, not the end of the run
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - what a check raises is a result, and so is a panic of Rust
         known = _finding_of(error)
         if known is None:
             message, seconds = _describe(error), time.perf_counter() - start
@@ -319,7 +321,7 @@ def _quiet() -> Iterator[None]:
             logging.disable(disabled)
 
 
-def _finding_of(error: Exception) -> Finding | None:
+def _finding_of(error: BaseException) -> Finding | None:
     """Return a skip for a refusal, unless a rule raised it.
 
     What this package says of a rule or a kernel is a failure.
@@ -341,7 +343,7 @@ def _summarise(findings: Sequence[Finding]) -> tuple[Status, str]:
     return "passed", "\n".join(f"not checked: {message}" for message in left_out)  # it stays visible
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Return the error, and its last frames."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     lines = [f"{type(error).__name__}: {error}".rstrip(), "last frames:"]
