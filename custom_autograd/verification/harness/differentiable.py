@@ -119,11 +119,11 @@ def function_of(target: Target, sample: Sample, *, is_full: bool = False) -> Ten
     """
     positions, call = differentiable_positions(target, sample), target.full if is_full else target.call
     double = TensorFunction(target, sample.map(partial(_copied, dtype=torch.float64)), positions, call)
-    refusal = _refusal(double)
-    if refusal is not None:
-        single = replace(double, sample=sample.map(partial(_copied, dtype=torch.float32)))
-        if _refusal(single) is None:
-            return single
+    if _is_taken(double):
+        return double
+    single = replace(double, sample=sample.map(partial(_copied, dtype=torch.float32)))
+    if _is_taken(single):
+        return single
     _call_once(double, sample)
     return double
 
@@ -274,30 +274,30 @@ def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.detach().to(dtype, memory_format=torch.contiguous_format, copy=True)
 
 
-def _refusal(function: TensorFunction) -> Exception | None:
-    """Return what the forward or the backward raises, other than what is said of the gradients of a rule."""
+def _is_taken(function: TensorFunction) -> bool:
+    """Return True if neither forward nor backward raises anything but what is said of the gradients of a rule."""
     inputs = function.inputs
     try:
         with kept_random_state():
             outputs = function(*inputs)
             gradients(outputs, inputs, [torch.ones_like(y) for y in outputs])
     except GradientError:
-        return None
-    except Exception as error:  # noqa: BLE001 - an op may refuse a dtype in any words
-        return error
-    return None
+        return True
+    except Exception:  # noqa: BLE001 - an op may refuse a dtype in any words
+        return False
+    if not outputs:
+        raise NothingToCheckError("no result of the op can have a gradient")
+    return True
 
 
 def _call_once(function: TensorFunction, original: Sample) -> None:
     """Raise NothingToCheckError if the target takes the sample as it is, but not in float64."""
-    with torch.no_grad():
-        try:
-            outputs = function(*function.inputs)
-        except Exception as error:
-            call_on(function.call, original.map(lambda tensor: tensor.detach().clone()))
-            raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
-    if not outputs:
-        raise NothingToCheckError("no result of the op can have a gradient")
+    try:
+        with torch.no_grad():
+            function(*function.inputs)
+    except Exception as error:
+        call_on(function.call, original.map(lambda tensor: tensor.detach().clone()))
+        raise NothingToCheckError(f"the op does not take float64: {first_line(error)}") from error
 
 
 def with_surrogate(target: Target, reason: str | None) -> Target:
