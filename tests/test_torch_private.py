@@ -578,18 +578,24 @@ def test_a_node_knows_all_its_inputs_that_require_a_gradient_at_once():
 
         @staticmethod
         def backward(ctx, first, second):
-            seen.append(nodes.known_inputs(ctx))
+            seen.append((ctx.needs_input_grad, nodes.known_inputs(ctx, [False, True, True, True])))
             return None, None, first, second.float()
 
     seen = []
     x, y = torch.ones(2, requires_grad=True), torch.ones(3, 2, requires_grad=True)
-    first, second = Node.apply(5, torch.ones(4), x.sin(), y)
-    (first.sum() + second.sum()).backward()
+    with torch.no_grad():
+        view = y.view(6)
+    for fixed in (torch.ones(4), view):
+        first, second = Node.apply(5, fixed, x.sin(), y)
+        (first.sum() + second.sum()).backward()
 
     cpu = torch.device("cpu")
     shapes = torch.Size((2,)), torch.Size((3, 2))
     known = [(shape, torch.float32, cpu, torch.float32) for shape in shapes]
-    assert [[None, None, *known]] == seen
+    assert [
+        ((False, False, True, True), [None, None, *known]),
+        ((False, True, True, True), [None, None, *known]),  # the view reports that it requires one, and has no edge
+    ] == seen
 
 
 def test_a_backward_has_a_number_and_calls_what_is_queued_when_it_ends():
