@@ -89,9 +89,9 @@ def hold_back(record: OpRecord, values: dict[str, Any]) -> dict[str, Any]:  # An
     Autograd sees the operations of a reference, where nothing else holds such gradients back; the op that a variant is
     made of does so itself.
     """
-    if record.declaration.composition is not None:
+    fixed = record.declaration.schema.fixed_names
+    if not fixed or record.declaration.composition is not None:
         return values
-    fixed = {one.name for one in record.declaration.schema.values if one.holds_tensors and not one.is_differentiable}
     return {name: _detached(value) if name in fixed else value for name, value in values.items()}
 
 

@@ -175,6 +175,11 @@ class Schema:
         return tuple([argument.name for argument in self.differentiable_arguments])
 
     @Lazy
+    def fixed_names(self) -> frozenset[str]:
+        """Return the names of the tensors, arguments and outputs, that are declared to carry no gradient."""
+        return frozenset([one.name for one in self.values if one.holds_tensors and not one.is_differentiable])
+
+    @Lazy
     def mutated_arguments(self) -> tuple[Argument, ...]:
         """Return the arguments that kernels write to."""
         return tuple([argument for argument in self.arguments if argument.is_mutated])

@@ -1,4 +1,4 @@
-"""What is declared to carry no gradient carries none where a reference runs in place of the op, too."""
+"""A reference that runs in place of its op gives no gradient to values that the op declares constant."""
 
 from __future__ import annotations
 

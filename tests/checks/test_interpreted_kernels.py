@@ -1,4 +1,4 @@
-"""What Triton's interpreter cannot do is skipped, and is no fault of a Function that launches a kernel."""
+"""A Function that launches a kernel in Triton's interpreter does not fail because of the interpreter's limits."""
 
 from __future__ import annotations
 

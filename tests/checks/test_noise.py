@@ -1,4 +1,4 @@
-"""What a function computes in float32 is told from what it computes in float64, whatever the numbers."""
+"""A function that computes in float32 is distinguished from one in float64, at any point."""
 
 import torch
 from tables import each

@@ -288,7 +288,7 @@ def test_each_check_is_told_before_it_looks():
 
 
 class Panic(BaseException):
-    """What a kernel in Rust raises by way of PyO3, which is not an Exception."""
+    """An exception as PyO3 raises for a panic in Rust: it does not derive from Exception."""
 
 
 def panics_at_strides(x):

@@ -10,7 +10,7 @@ from custom_autograd.verification.harness.targets import Target
 
 
 class LibraryError(Exception):
-    """What libraries raise that do not know PyTorch's exceptions."""
+    """An exception of a library, which derives from Exception alone."""
 
 
 class Cubed(Function):

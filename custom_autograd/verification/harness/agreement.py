@@ -137,16 +137,18 @@ def copied(tensor: Tensor) -> Tensor:
 
 def to_double(tensor: Tensor) -> Tensor:
     """Return the tensor with its numbers in float64 or complex128; integers and bools stay."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+    return _as_wide_as(tensor, torch.float64)
 
 
 def to_single(tensor: Tensor) -> Tensor:
     """Return the tensor with its numbers in float32 or complex64; integers and bools stay."""
+    return _as_wide_as(tensor, torch.float32)
+
+
+def _as_wide_as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.is_complex():
-        return tensor.to(torch.complex64)
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def refused(error: Exception, target: Target, sample: Sample, label: str) -> Finding:

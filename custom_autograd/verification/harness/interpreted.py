@@ -1,4 +1,4 @@
-"""Whether Triton's interpreter runs the kernels of a call; what it cannot do is no fault of an op.
+"""Find out if Triton's interpreter runs the kernels of a call: its limits are not faults of an op.
 
 `triton.runtime.interpreter.GridExecutor` is private: with TRITON_INTERPRET=1 every launch is a call of one. It changes
 `triton.language` while it runs, so that two threads disturb each other, takes memory from tensors, which a graph has
