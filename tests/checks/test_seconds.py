@@ -35,9 +35,9 @@ def test_a_run_with_time_left_is_whole():
 
 
 def test_draws_take_half_of_what_is_left():
-    assert 2.0 == Explore(8.0).within(4.0).seconds
-    assert 8.0 == Explore(8.0).within(40.0).seconds
-    assert 8.0 == Explore(8.0).within(float("inf")).seconds
+    assert 2.0 == Explore(8.0).within(4.0).budget
+    assert 8.0 == Explore(8.0).within(40.0).budget
+    assert 8.0 == Explore(8.0).within(float("inf")).budget
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "60"])

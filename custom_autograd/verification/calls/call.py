@@ -357,3 +357,14 @@ class WrongError(Exception):
 
 class UnfitError(Exception):
     """Raised by a way in which a call cannot be made; its text is the reason, or empty."""
+
+
+def put_back(target: Target, call: Call, before: Sequence[Tensor]) -> list[int]:
+    """Return which inputs were written to although the op does not declare it; they are as before afterwards."""
+    declared, found = target.written_positions(call.sample), []
+    for i, (x, kept_copy) in enumerate(zip(call.sample.tensors(), before, strict=True)):
+        if i not in declared and x.layout == torch.strided and not is_same(x, kept_copy):
+            found.append(i)
+            if 0 not in x.stride():  # then it is a copy
+                x.detach().copy_(kept_copy)
+    return found

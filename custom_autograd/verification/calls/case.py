@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
-from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, NEEDS, SCALARS, VALUES, Change
+from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, NEEDS, Change
 from custom_autograd.verification.calls.judge import JUMP, MOVED, NEAR, ROUNDINGS, WIDE, Fault
-from custom_autograd.verification.calls.numbers import TIES
-from custom_autograd.verification.calls.ways import WAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +86,6 @@ An op may take the reciprocal of that tensor before it computes in float32.
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"
 REFUSED = "the op refuses it"
+OVERFLOW = "its numbers are too large for the dtype"
 DRAWS = "it draws random numbers"
 LOST = "it ends the process"
-
-
-def pairs(changes: Sequence[Change]) -> Iterator[Case]:
-    """Yield what shows only together: two switches, and zeros or ties with a threshold or a bound of 0."""
-    switches = itertools.combinations([change for change in changes if change.is_switch], 2)
-    ties = [change for change in changes if change.stage == VALUES and change.text.endswith(TIES)]
-    bounds = [change for change in changes if change.stage == SCALARS and change.text.endswith("=0.0")]
-    for one, other in itertools.chain(switches, itertools.product(ties, bounds)):
-        if one.key != other.key:
-            yield Case((one, other))
-
-
-def drawn(draw: random.Random, changes: Sequence[Change], stages: Sequence[int]) -> Case:
-    """Return two to four changes of different keys, and for every second case a way."""
-    chosen: dict[str, Change] = {}
-    for _ in range(draw.randint(2, 4)):
-        stage = draw.choice(stages)
-        change = draw.choice([change for change in changes if change.stage == stage])
-        chosen.setdefault(change.key, change)
-    way = draw.choice(WAYS) if draw.random() < 0.5 else PLAIN
-    return Case(tuple(chosen.values()), way)

@@ -20,6 +20,7 @@ from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
     BESIDE,
+    LARGE,
     MASKS,
     NOT_FINITE,
     VALUE_CHANGES,
@@ -83,6 +84,11 @@ class Change:
     def is_of_dtype(self) -> bool:
         """Return True if tensors are cast: all, by the key "dtype", or one alone, by "dtype of one"."""
         return self.key.startswith("dtype")
+
+    @property
+    def is_large(self) -> bool:
+        """Return True if numbers are so large that gradients of what else is changed too may be but rounding."""
+        return self.stage == VALUES and self.text.endswith(LARGE)
 
     @property
     def is_foreseen(self) -> bool:

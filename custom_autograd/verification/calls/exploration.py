@@ -1,6 +1,6 @@
 """Draws calls of one sample until a budget is spent, and says of the smallest that is wrong what is wrong.
 
-first, each change and way alone, and some changes in pairs, in turns of one of each kind; then two to four and a way
+first, each change and way alone; then each two typical changes; then, if there is time, two to four and a way
 
 A case of a seed and a sample is the same on every machine and in every run.
 """
@@ -8,14 +8,12 @@ A case of a seed and a sample is the same on every machine and in every run.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError, KernelUnavailable, ShapeError
 from custom_autograd.schema.samples import Sample
@@ -33,9 +31,10 @@ from custom_autograd.verification.calls.call import (
     draws_gradients,
     kept,
     leaves_of,
+    put_back,
     run,
 )
-from custom_autograd.verification.calls.case import DRAWS, LOST, REFUSED, UNFIT, UNKNOWN, Case, Verdict, drawn, pairs
+from custom_autograd.verification.calls.case import DRAWS, LOST, OVERFLOW, REFUSED, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -47,8 +46,9 @@ from custom_autograd.verification.calls.changes import (
     changes_of,
 )
 from custom_autograd.verification.calls.directions import find_false_direction
-from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, results_of
-from custom_autograd.verification.calls.ways import WAYS
+from custom_autograd.verification.calls.drawing import drawn, paired, rows_of, singles
+from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, results_of
+from custom_autograd.verification.calls.numbers import INFINITE
 from custom_autograd.verification.harness.agreement import (
     CRASHES,
     TO_SAY,
@@ -60,11 +60,13 @@ from custom_autograd.verification.harness.agreement import (
     values_of,
 )
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
-from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.differentiable import able_positions, differentiable_positions
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
+
+OF_FAKES = {SIZES, SCALARS}
+"""The changes that a fake kernel sees."""
 
 OF_NO_KERNEL = (KernelUnavailable, ShapeError)
 """What a call raises that no kernel is to take."""
@@ -79,6 +81,8 @@ class Explorer:
         sample: where draws begin.
         seed: equal seeds draw equal cases.
         seconds: CPU time that draws may take.
+        is_endless: whether it is spent to the end; else draws end when each two typical changes have met.
+        told: the checks that looked at this sample and found nothing, whose cases are not made again.
         is_plain: whether a plain call of the op itself is the reference, and not its reference.
         state: where random numbers begin in each call; None for an op that draws none.
         is_thorough: whether the fake kernel, and gradients that no reference knows, are looked at too.
@@ -93,6 +97,8 @@ class Explorer:
     sample: Sample
     seed: int = 0
     seconds: float = 3.0
+    is_endless: bool = False
+    told: frozenset[str] = frozenset()
     is_plain: bool = False
     state: RandomState | None = None
     is_thorough: bool = True
@@ -107,6 +113,8 @@ class Explorer:
     _known: frozenset[int] = field(init=False, default=frozenset())
     _is_drawn: bool = field(init=False, default=False)
     _able: dict[object, list[str]] = field(default_factory=dict)
+    _refused: set[str] = field(init=False, default_factory=set)
+    _is_judged: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Prepare the call that draws change."""
@@ -127,17 +135,20 @@ class Explorer:
         error = PLAIN.raised(self.target, self.start)
         if error is not None and find_refusal(error) is not None:
             self.start = replace(self.start, needs=frozenset())
-        self._known = frozenset(self._put_back(self.start, before))  # which the check schema tells, and no other
+        self._known = frozenset(put_back(self.target, self.start, before))  # which the check schema tells, and no other
 
     def explore(self) -> Verdict | None:
         """Draw until something is wrong or the time is spent; return the smallest case that is wrong."""
         deadline = time.process_time() + self.seconds
-        for case in itertools.chain(self.singles(), self.drawn()):
+        for case in self._cases():
             self.draws += 1
             verdict = self.look(case)
-            self.judged += not verdict.reason
+            self._is_judged = not verdict.reason
+            self.judged += self._is_judged
             if verdict.fault is not None:
                 return self.smallest(verdict)
+            if verdict.reason not in ("", UNFIT) and len(case.changes) == 1:
+                self._refused.add(case.changes[0].text)
             if time.process_time() > deadline:
                 break
         return None
@@ -158,34 +169,19 @@ class Explorer:
         found = changes_of(self.target, self.sample, self.start.needs)
         return [change for change in found if self.judge.has_reference or not change.is_of_dtype]
 
-    def _free(self) -> list[Change]:
-        """Return the changes for which the sample is not accepted to be wrong."""
-        return [change for change in self.changes() if change.check not in self.sample.accepted]
+    def _is_told(self, case: Case) -> bool:
+        """Return True if other checks have looked at the values and gradients of a call."""
+        return self.told.issuperset(rows_of(case) or ("none",))
 
-    def singles(self) -> Iterator[Case]:
-        """Yield every change and every way alone, and some changes in pairs, in turns of one of each kind."""
-        changes, ways = self._free(), [Case((), way) for way in (PLAIN, *WAYS)]
-        kinds: dict[object, list[Case]] = {"way": ways, "pair": list(pairs(changes))}
-        for change in changes:
-            kinds.setdefault(change.stage, []).append(Case((change,)))
-        for row in itertools.zip_longest(*kinds.values()):
-            yield from (case for case in row if case is not None)
-
-    def drawn(self) -> Iterator[Case]:
-        """Yield two to four changes, and for every second case a way, without end."""
-        changes, draw = self._free(), random.Random(f"{self.target.name}/{self.seed}")
-        stages = sorted({change.stage for change in changes})
-        while stages:
-            yield drawn(draw, changes, stages)
-
-    def named(self, texts: Sequence[str]) -> Case | None:
-        """Return the case of these changes and this way; None if the sample has no such."""
-        changes = {change.text: change for change in reversed(self.changes())}
-        ways = {way.text: way for way in WAYS}
-        if not set(texts) <= changes.keys() | ways.keys():
-            return None
-        way = next((ways[text] for text in texts if text in ways), PLAIN)
-        return Case(tuple(changes[text] for text in texts if text in changes), way)
+    def _cases(self) -> Iterator[Case]:
+        """Yield what is looked at, without end if that is asked; not where the sample is accepted to be wrong."""
+        changes = [change for change in self.changes() if change.check not in self.sample.accepted]
+        draw = random.Random(f"{self.target.name}/{self.seed}")
+        yield from (case for case in singles(changes) if not self._is_told(case) or case.changes[0].stage in OF_FAKES)
+        taken = [change for change in changes if change.text not in self._refused or change.is_switch]
+        yield from paired(taken, draw, lambda: self._is_judged)
+        if self.is_endless:
+            yield from drawn(changes, draw)
 
     def look(self, case: Case) -> Verdict:
         """Return whether one case is right."""
@@ -220,7 +216,7 @@ class Explorer:
                 is_picky = not isinstance(error, OF_NO_KERNEL) and only_a_kernel_refuses(self.target, call.sample)
                 to_say = TO_SAY if is_picky else ""
                 return Verdict(case, reason=f"{REFUSED} ({first_line(error)}){to_say}")
-        written = [position for position in self._put_back(call, before) if position not in self._known]
+        written = [position for position in put_back(self.target, call, before) if position not in self._known]
         if written and said is None:
             name = self.target.name_of(call.sample.leaves()[written[0]])
             return Verdict(case, Fault(name, f"the op writes to '{name}', which it does not declare"))
@@ -234,18 +230,14 @@ class Explorer:
                 is_drawing = is_random(self.target, call.sample)
         return Verdict(case, reason=DRAWS) if is_drawing else Verdict(case, found)
 
-    def _put_back(self, call: Call, before: Sequence[Tensor]) -> list[int]:
-        """Return which inputs were written to although the op does not declare it; they are as before afterwards."""
-        declared, found = self.target.written_positions(call.sample), []
-        for i, (x, copy) in enumerate(zip(call.sample.tensors(), before, strict=True)):
-            if i not in declared and x.layout == torch.strided and not is_same(x, copy):
-                found.append(i)
-                if 0 not in x.stride():  # then it is a copy
-                    x.detach().copy_(copy)
-        return found
-
     def _judged(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
+        fault = None if self._is_told(case) else self._compared(case, call, given, key)
+        if fault is not None and len(case.changes) > 1 and self._is_of_dtype(case, given, fault, key):
+            raise UnfitError(OVERFLOW)
+        return fault
+
+    def _compared(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         has_gradients = bool(call.needs) and case.way.has_gradients
         is_exact = not any(change.is_of_dtype for change in case.changes)
         is_whole = bool(call.needs) and call.shared is None and case.way.plain is run
@@ -264,6 +256,18 @@ class Explorer:
                 return fault
         return None
 
+    def _is_of_dtype(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
+        """Return True if numbers are beyond a dtype, and right in a wider one; or nan and inf of an infinity differ."""
+        if fault.found is None or fault.expected is None:
+            return False
+        is_infinite = any(change.text.endswith(INFINITE) for change in case.changes)
+        if is_infinite and is_finite_part_same(fault.found, fault.expected):
+            return True
+        wide = given.map(to_double)
+        with contextlib.suppress(Exception):  # what it refuses proves nothing
+            return not fault.found.isfinite().all() and self._compared(case, wide, wide, (key, "wide")) is None
+        return False
+
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
         """Return what else is wrong with a plain call: its fake, or, where no reference knows, its gradients."""
         stages = {change.stage for change in case.changes}
@@ -272,7 +276,7 @@ class Explorer:
             return None  # calls that the author may not have thought of: values only
         if not stages and self.sample.accepted:
             return None  # the sample itself has checks of its own, which may have failed as expected
-        is_of_fakes = stages <= {SIZES, SCALARS}  # no fake kernel sees the rest
+        is_of_fakes = stages <= OF_FAKES
         text = find_false_fake(self.target, call.sample) if is_of_fakes else None
         is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
         is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
@@ -372,7 +376,8 @@ class Explorer:
         call: Call | None = self.start
         for change in sorted(case.changes, key=lambda change: change.stage):
             call = None if call is None else change.apply(call)
-        if call is not None and not all(change.has_gradients for change in case.changes):
+        is_large = len(case.texts) > 1 and any(change.is_large for change in case.changes)
+        if call is not None and (is_large or not all(change.has_gradients for change in case.changes)):
             call = replace(call, needs=frozenset())
         return call
 

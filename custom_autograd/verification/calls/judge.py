@@ -280,10 +280,17 @@ def _cancelled(call: Call, wide: Outcome, inputs: float) -> float:
     numbers = [abs(value) for value in (*call.sample.args, *call.sample.kwargs.values()) if type(value) is float]
     return (
         8.0
+        * _growth(call)
         * outputs
         * max(inputs, 1 / inputs if inputs else 0.0)
         * max([1.0, *(number for number in numbers if math.isfinite(number))])
     )
+
+
+def _growth(call: Call) -> float:
+    """Return how many times larger than usual cotangents are; 1 where they are smaller or absent."""
+    u = None if call.cotangent is None else call.cotangent(torch.ones(1), 0)
+    return 1.0 if u is None else max(1.0, _size(widened(u)))
 
 
 def _size(tensor: Tensor) -> float:
@@ -301,6 +308,12 @@ def _of_derivative(expected: Expected, terms: float, *, is_finite: bool) -> Expe
         return replace(expected, allowed=torch.full_like(expected.allowed, torch.inf))
     allowed = torch.where(expected.value.isfinite(), expected.allowed, torch.inf)
     return replace(expected, allowed=allowed, terms=terms)
+
+
+def is_finite_part_same(found: Tensor, expected: Tensor) -> bool:
+    """Return True if a result differs only where none is finite: 0 * inf is nan, unless an op skips it."""
+    one, other = widened(found), widened(expected)
+    return one.shape == other.shape and torch.allclose(one.where(other.isfinite(), other), other, equal_nan=True)
 
 
 def _typical(movement: Tensor) -> float:

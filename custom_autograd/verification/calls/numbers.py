@@ -68,7 +68,10 @@ def shuffled(tensor: Tensor) -> Tensor:
 
 SMALL = ("a thousandth as large", "a millionth as large")
 
-NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
+LARGE = ("1000 times as large", "with one that is 1000")
+
+INFINITE = ("with an inf", "with a -inf", "with a row of -inf")
+NOT_FINITE = ("with a nan", *INFINITE)
 
 TIES = ("zero", "rounded, with ties")
 

@@ -65,7 +65,6 @@ CHECKS: tuple[Check, ...] = (
     Fake(),
     NonDifferentiable(),
     Directional(),
-    Explore(),
     Symbolic(),
     Cache(),
     SideEffects(),
@@ -77,6 +76,7 @@ CHECKS: tuple[Check, ...] = (
     LowPrecision(),
     Reuse(),
     Needs(),
+    Explore(),  # after the rows whose cases it leaves out
     Leaks(),
     Saved(),
     SavedHooks(),

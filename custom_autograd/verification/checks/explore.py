@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from custom_autograd.core.durations import seconds_in
 from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.call_arguments import missing_optionals, with_optionals, without_optionals
 from custom_autograd.verification.calls.case import DRAWS
+from custom_autograd.verification.calls.drawing import named
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (
@@ -22,15 +24,17 @@ from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 
 SECONDS = 3.0
-"""CPU time that draws of all samples of an op take together, where no other is asked for."""
+"""CPU time that draws of all samples of an op take together at most, where no other is asked for."""
 
 
 @dataclass(frozen=True)
 class Explore(Check):
-    """Every change and every way alone, then two to four changes and a way together, for a budget of CPU time.
+    """Every change and every way alone, then each two typical changes, then two to four and a way as long as is asked.
 
     Attributes:
-        seconds: of CPU time, for all samples together.
+        seconds: of CPU time, for all samples together, to be spent to the end; at most 3 s by default.
+        left: CPU time that is left for it.
+        told: the checks that looked at the sample and found nothing.
         case: the one case that is looked at, by the texts of its changes and its way.
         share: the number of samples that share the time.
         lost: the cases that end the process, which are left out: what a sample lacks, and the texts.
@@ -39,6 +43,8 @@ class Explore(Check):
     """
 
     seconds: float | None = None
+    left: float = math.inf
+    told: frozenset[str] = frozenset()
     case: tuple[str, ...] | None = None
     share: int = 1
     lost: tuple[tuple[str, ...], ...] = ()
@@ -75,11 +81,16 @@ class Explore(Check):
 
     def within(self, seconds: float) -> Check:
         """Return the check with half of the time that is left, if that is less than its own."""
-        return replace(self, seconds=min(self._budget, max(0.0, seconds / 2)))
+        return replace(self, left=max(0.0, seconds / 2))
+
+    def after(self, passed: frozenset[str]) -> Check:
+        """Return the check without the cases that others have looked at."""
+        return replace(self, told=passed)
 
     @property
-    def _budget(self) -> float:
-        return SECONDS if self.seconds is None else self.seconds
+    def budget(self) -> float:
+        """Return the CPU time for all samples together, s."""
+        return min(SECONDS if self.seconds is None else self.seconds, self.left)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding: the smallest case that is wrong, or how many were drawn."""
@@ -88,7 +99,7 @@ class Explore(Check):
         if self.case is not None:
             yield _look_again(self._explorer(target, sample), self.case)
             return
-        seconds = self._budget / self.share
+        seconds = self.budget / self.share
         others = [*without_optionals(target, sample), *with_optionals(target, sample, self.missing)]
         draws = judged = 0
         for text, start in (("", sample), *others):
@@ -104,11 +115,19 @@ class Explore(Check):
 
     def _explorer(self, target: Target, start: Sample, text: str = "", seconds: float = 0.0) -> Explorer:
         lost = [texts[1:] for texts in self.lost if texts[0] == text]
-        return Explorer(target, start, seconds=seconds, lost=lost, tell=lambda texts: self.tell((text, *texts)))
+        return Explorer(
+            target,
+            start,
+            seconds=seconds,
+            is_endless=self.seconds is not None,
+            told=frozenset() if text or self.case else self.told,
+            lost=lost,
+            tell=lambda texts: self.tell((text, *texts)),
+        )
 
 
 def _look_again(explorer: Explorer, texts: Sequence[str]) -> Finding:
-    case = explorer.named(texts)
+    case = named(explorer.changes(), texts)
     if case is None:
         return skipped(f"the sample has no such case: {', '.join(texts)}")
     return finding_of(explorer, explorer.look(case))

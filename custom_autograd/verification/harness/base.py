@@ -170,6 +170,11 @@ class Check(ABC):
         del seconds
         return self
 
+    def after(self, passed: "frozenset[str]") -> "Check":
+        """Return the check for a sample in which the checks of these names found nothing: itself by default."""
+        del passed
+        return self
+
     def ends_others(self, message: str) -> bool:
         """Return True if a finding is a reason to skip the checks that need this one: always by default."""
         del message

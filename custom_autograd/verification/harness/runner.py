@@ -9,7 +9,8 @@ import time
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -158,17 +159,20 @@ def run(
     cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
+        passed: dict[str, set[str]] = defaultdict(set)
         fits: dict[int, bool] = {}
         left = _countdown(case.seconds)
         for check in checks:
             is_first = is_explained
-            for shown, found in _run_check(case, check, seed, findings, fits, begin, left):
+            for shown, found in _run_check(case, check, seed, findings, passed, fits, begin, left):
                 result = replace(found, group=check.group)
                 if result.status == "failed" and shown is not None and is_first:
                     result, is_first = _explained(case.target, *shown, seed, result), False
                 results.append(result)
                 if (result.is_finding or result.accepted) and check.ends_others(result.message):
                     findings.add((check.name, result.sample))
+                if result.status == "passed" and not result.message:
+                    passed[result.sample].add(check.name)
                 if on_result is not None:
                     on_result(result)
     sources = {case.target.name: _source_of(case.target) for case in cases}
@@ -198,6 +202,7 @@ def _run_check(
     check: Check,
     seed: int,
     findings: Set[tuple[str, str]],
+    passed: Mapping[str, Set[str]],
     fits: dict[int, bool],
     begin: Callable[[str, Check, str], None],
     left: Callable[[], float],
@@ -232,7 +237,8 @@ def _run_check(
                 yield None, first
         if not fits.get(position, True):
             continue
-        shown, result = _run_at(case.target, check, sample, position, seed)
+        own = check.after(frozenset(passed[label]))
+        shown, result = _run_at(case.target, own, sample, position, seed)
         yield shown, _accepted(result, sample.accepted.get(check.name))
 
 

@@ -1,0 +1,147 @@
+"""Which calls are drawn: each change alone, then each two typical ones in few calls, then several at random.
+
+What only shows together mostly takes two changes: a call with four of them looks at six pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from custom_autograd.verification.calls.backward_ways import PLAIN
+from custom_autograd.verification.calls.call import Way
+from custom_autograd.verification.calls.case import Case
+from custom_autograd.verification.calls.changes import COTANGENTS, NEEDS, SCALARS, VALUES, Change
+from custom_autograd.verification.calls.numbers import NOT_FINITE, SMALL, TIES
+from custom_autograd.verification.calls.ways import WAYS
+
+TYPICAL = (
+    "-> 1",
+    "-> 257",
+    "in front",
+    "with size 1 in dimension 0",
+    "1000 times as large",
+    "rounded, with ties",
+    "with a row of -inf",
+    "in bfloat16",
+    "transposed",
+    "a transposed cotangent",
+    "rows apart",
+    "expanded along its first dimension",
+    "as sum() sends",
+)
+"""How the texts of changes end that stand for the others of their key."""
+
+ROUNDS = 3
+"""How often each two meet: among others every time, as one change may hide what another shows."""
+
+MOST = 4
+"""Changes of one case."""
+
+
+def singles(changes: Sequence[Change]) -> Iterator[Case]:
+    """Yield every change and every way alone, and some changes in pairs, in turns of one of each kind."""
+    ways = [Case((), way) for way in (PLAIN, *WAYS)]
+    kinds: dict[object, list[Case]] = {"way": ways, "pair": list(switched(changes))}
+    for change in changes:
+        kinds.setdefault(change.stage, []).append(Case((change,)))
+    for row in itertools.zip_longest(*kinds.values()):
+        yield from (case for case in row if case is not None)
+
+
+def switched(changes: Sequence[Change]) -> Iterator[Case]:
+    """Yield what shows only together: two switches, and zeros or ties with a threshold or a bound of 0."""
+    switches = itertools.combinations([change for change in changes if change.is_switch], 2)
+    ties = [change for change in changes if change.stage == VALUES and change.text.endswith(TIES)]
+    bounds = [change for change in changes if change.stage == SCALARS and change.text.endswith("=0.0")]
+    for one, other in itertools.chain(switches, itertools.product(ties, bounds)):
+        if one.key != other.key:
+            yield Case((one, other))
+
+
+def paired(changes: Sequence[Change], draw: random.Random, is_judged: Callable[[], bool]) -> Iterator[Case]:
+    """Yield cases until each two typical changes have met three times; of one that is not judged, each two alone.
+
+    Args:
+        changes: those that may be made.
+        draw: gives every second case a way, and each round other changes.
+        is_judged: says of the case before whether something could be said of it.
+    """
+    for chosen in itertools.chain.from_iterable(_groups(typical(changes, draw)) for _ in range(ROUNDS)):
+        yield Case(chosen, _way(draw))
+        if not is_judged():
+            yield from map(Case, itertools.combinations(chosen, 2))
+
+
+def rows_of(case: Case) -> tuple[str, ...]:
+    """Return the checks that together look at the values and gradients of a plain call with one change, if any do."""
+    change = case.changes[0] if len(case.changes) == 1 and case.way is PLAIN else None
+    if change is None or change.is_of_dtype or change.key == "shapes":
+        return ()
+    if change.stage == SCALARS or change.text.endswith(SMALL):
+        return ("reference", "reference_gradients")
+    return (change.check,) if change.stage != VALUES or change.text.endswith(NOT_FINITE) else ()
+
+
+def typical(changes: Sequence[Change], draw: random.Random) -> list[Change]:
+    """Return changes that stand for all of their keys, in any order: the typical ones, and one other of each key."""
+    found = [change for change in changes if change.text.endswith(TYPICAL)]
+    others: dict[str, list[Change]] = {}
+    for change in changes:
+        if change not in found:
+            others.setdefault(change.key, []).append(change)
+    found += map(draw.choice, others.values())
+    draw.shuffle(found)
+    return found
+
+
+def _groups(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
+    """Yield changes, up to four at once, until each two that go together have been together."""
+    numbers = range(len(changes))
+    fitting = {pair for pair in itertools.combinations(numbers, 2) if _go_together(*(changes[i] for i in pair))}
+    left = set(fitting)
+    while left:
+        chosen = list(min(left))
+        while len(chosen) < MOST:
+            pairs = {i: {(min(i, other), max(i, other)) for other in chosen} for i in numbers if i not in chosen}
+            gains = {i: len(left & with_others) for i, with_others in pairs.items() if with_others <= fitting}
+            best = max(gains, key=gains.__getitem__, default=None)
+            if best is None or not gains[best]:
+                break
+            chosen.append(best)
+        left.difference_update(itertools.combinations(sorted(chosen), 2))
+        yield tuple(changes[i] for i in chosen)
+
+
+def _go_together(one: Change, other: Change) -> bool:
+    """Return True if a call with both says something of each: some changes are of gradients, some leave none."""
+    is_without = any(change.is_large or not change.has_gradients for change in (one, other))
+    is_of_gradients = any(change.stage in (NEEDS, COTANGENTS) for change in (one, other))
+    return one.key != other.key and not (is_without and is_of_gradients)
+
+
+def drawn(changes: Sequence[Change], draw: random.Random) -> Iterator[Case]:
+    """Yield two to four changes of different keys, and for every second case a way, without end."""
+    stages = sorted({change.stage for change in changes})
+    while stages:
+        chosen: dict[str, Change] = {}
+        for _ in range(draw.randint(2, MOST)):
+            stage = draw.choice(stages)
+            change = draw.choice([change for change in changes if change.stage == stage])
+            chosen.setdefault(change.key, change)
+        yield Case(tuple(chosen.values()), _way(draw))
+
+
+def _way(draw: random.Random) -> Way:
+    return draw.choice(WAYS) if draw.random() < 0.5 else PLAIN
+
+
+def named(changes: Sequence[Change], texts: Sequence[str]) -> Case | None:
+    """Return the case of these changes and this way; None if there is no such."""
+    by_text = {change.text: change for change in reversed(changes)}
+    ways = {way.text: way for way in WAYS}
+    if not set(texts) <= by_text.keys() | ways.keys():
+        return None
+    way = next((ways[text] for text in texts if text in ways), PLAIN)
+    return Case(tuple(by_text[text] for text in texts if text in by_text), way)
