@@ -184,6 +184,13 @@ def test_the_smallest_call_of_each_kind_is_kept_with_its_numbers(package):
     assert [] == calls[functions.Added]
 
 
+def test_calls_with_8_bit_floats_are_recorded(package):
+    with record_calls(package) as calls:
+        importlib.import_module(f"{package}.functions").Unused.apply(torch.ones(3).to(torch.float8_e5m2))
+
+    assert ["Sample(float8_e5m2[3])"] == [str(sample) for samples in calls.values() for sample in samples]
+
+
 @pytest.mark.slow
 def test_recorded_calls_are_checked_and_what_has_none_is_named(package, imports_of, capsys):
     options = ["--record", "script.py", "--checks", "contract,gradcheck", "--surrogate", "Outer.*", "-q"]

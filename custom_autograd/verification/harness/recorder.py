@@ -28,6 +28,7 @@ from custom_autograd.torch_private.verification import (
 )
 from custom_autograd.verification.harness.held import held_by_objects
 from custom_autograd.verification.harness.packages import Contents, importable_name, load_all
+from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import target_of
 
 MOST = 6
@@ -201,6 +202,6 @@ def _is_plain(tensor: Tensor) -> bool:
 def copy_of(tensor: Tensor) -> Tensor:
     """Return a copy that is a leaf; numbers outside of the range of its own are not tried by checks."""
     copied = tensor.detach().clone()
-    if copied.is_floating_point() and copied.numel() and copied.layout == torch.strided:
+    if has_arithmetic(copied) and not copied.is_complex() and copied.numel() and copied.layout == torch.strided:
         setattr(copied, RANGE, (float(copied.min()), float(copied.max())))
     return copied.requires_grad_(tensor.requires_grad)
