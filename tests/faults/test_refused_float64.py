@@ -111,3 +111,35 @@ def test_an_output_without_a_gradient_is_found():
 
 def test_what_is_saved_for_nothing_is_found():
     assert "failed" == result_of(SavesTooMuch, "saved").status
+
+
+@torch.library.custom_op("refused_float64::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype != torch.float32:
+        raise LibraryError("float32 expected")
+    return 2 * x
+
+
+@torch.library.custom_op("refused_float64::transposed", mutates_args=())
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype != torch.float32:
+        raise LibraryError("float32 expected")
+    return torch.as_strided(x, x.shape, (x.shape[1], 1)) * 2
+
+
+doubled.register_fake(torch.empty_like)
+transposed.register_fake(torch.empty_like)
+
+
+def matrix_result_of(op, name):
+    return verdict(name, lambda make: [Sample(make(2, 3, dtype=torch.float32, requires_grad=False))])(op)
+
+
+@each("name", ["layouts", "explore"])
+def test_an_op_without_a_gradient_is_looked_at_in_its_own_dtype(name):
+    assert "passed" == matrix_result_of(doubled, name).status
+    assert "failed" == matrix_result_of(transposed, name).status
+
+
+def test_an_op_without_a_gradient_has_no_incoming_one():
+    assert "skipped" == matrix_result_of(doubled, "cotangents").status

@@ -120,21 +120,14 @@ class Explorer:
         """Prepare the call that draws change."""
         self.judge = Judge(self.target, is_plain=self.is_plain, is_fixed=self.is_of_gradients)
         needs = frozenset(able_positions(self.target, self.sample))
-        if self.is_of_values or any(x.layout != torch.strided for x in self.sample.tensors()):
-            needs = frozenset()  # what a dense cotangent of a sparse result is, each op decides
         self._is_drawn = draws_gradients(self.target, self.sample)
-        if self._is_drawn:
-            needs = frozenset()
-        plain = self.sample.map(lambda x: x.detach().clone())
-        if not (self.is_plain or self.judge.has_reference):  # the op is compared with itself, and float32 would round
-            narrow = Call(plain, needs, state=self.state)
-            wide = narrow.map(to_double)
-            plain = plain if self._refuses(wide) and not self._refuses(narrow) else wide.sample
-        self.start = Call(plain, needs, state=self.state)
-        before = [x.clone() for x in plain.tensors()]
-        error = PLAIN.raised(self.target, self.start)
-        if error is not None and find_refusal(error) is not None:
-            self.start = replace(self.start, needs=frozenset())
+        if self.is_of_values or self._is_drawn or any(x.layout != torch.strided for x in self.sample.tensors()):
+            needs = frozenset()  # what a dense cotangent of a sparse result is, each op decides
+        plain = Call(self.sample.map(lambda x: x.detach().clone()), needs, state=self.state)
+        is_own_reference = not (self.is_plain or self.judge.has_reference)
+        self.start = self._in_double(plain) if is_own_reference else self._without_refused_gradients(plain)
+        before = [x.clone() for x in self.start.sample.tensors()]
+        PLAIN.raised(self.target, self.start)
         self._known = frozenset(put_back(self.target, self.start, before))  # which the check schema tells, and no other
 
     def explore(self) -> Verdict | None:
@@ -152,6 +145,18 @@ class Explorer:
             if time.process_time() > deadline:
                 break
         return None
+
+    def _in_double(self, call: Call) -> Call:
+        """Return the call in float64, so that nothing is rounded; as it is, or without gradients, if the op says so."""
+        wide = call.map(to_double)
+        if not self._refuses(wide):
+            return wide
+        others = (call, *map(self._without_refused_gradients, (wide, call)))
+        return next((other for other in others if not self._refuses(other)), wide)
+
+    def _without_refused_gradients(self, call: Call) -> Call:
+        error = PLAIN.raised(self.target, call.map(lambda x: x.detach().clone()))
+        return call if error is None or find_refusal(error) is None else replace(call, needs=frozenset())
 
     def require_gradients(self) -> None:
         """Run forward and backward; whatever they raise leaves.
