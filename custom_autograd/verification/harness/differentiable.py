@@ -23,6 +23,8 @@ from torch.autograd import forward_ad
 from custom_autograd.core.errors import CheckError, GradientError
 from custom_autograd.core.messages import quote, show
 from custom_autograd.schema.samples import Sample
+from custom_autograd.torch_private.definitions import is_foreign
+from custom_autograd.torch_private.verification import rules_of_definition
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, first_line, refusal_or_raise
 from custom_autograd.verification.harness.dispatching import has_generator
@@ -148,6 +150,27 @@ def without_refused_gradients(target: Target, sample: Sample) -> tuple[Sample, s
         refusal = refusal_or_raise(error)
         return sample.map(Tensor.detach), f"gradients: {refusal}"
     return sample, None
+
+
+def without_gradients_that_the_kernel_refuses(target: Target, sample: Sample) -> Target:
+    """Return the target; if it has no backward and its kernel raises where a tensor requires a gradient, as constant.
+
+    Such an op says in its own words that it is for inference.
+    """
+    able = able_positions(target, sample)
+    if not (able and is_foreign(target.subject)) or "backward" in rules_of_definition(target.subject):
+        return target
+
+    def is_taken(positions: Sequence[int]) -> bool:
+        rows = [x.detach().clone().requires_grad_(i in positions) for i, x in enumerate(sample.tensors())]
+        with kept_random_state(), contextlib.suppress(Exception):
+            call_on(target.call, sample.with_tensors(rows))
+            return True
+        return False
+
+    if is_taken(able) or not is_taken(()):
+        return target
+    return replace(target, arguments=tuple(replace(row, is_differentiable=False) for row in target.arguments))
 
 
 def vector_jacobian(

@@ -38,6 +38,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.causes import choose_cause
 from custom_autograd.verification.harness.comparison import find_difference
+from custom_autograd.verification.harness.differentiable import without_gradients_that_the_kernel_refuses
 from custom_autograd.verification.harness.held import held_by_objects
 from custom_autograd.verification.harness.scripts import script_of
 from custom_autograd.verification.harness.settings import kept as kept_settings
@@ -250,6 +251,7 @@ def _run_at(target: Target, check: Check, sample: Sample, position: int, seed: i
     """Return what a check finds on a sample, and the part of the check and the call that show it."""
     own_seed = zlib.crc32(f"{target.name}/{check.name}/{position}/{seed}".encode())
     with settings.isolated(own_seed), kept_settings(), torch.inference_mode(False), torch.enable_grad():
+        target = without_gradients_that_the_kernel_refuses(target, sample)
         shown, result = _run_on_sample(target, check, sample, label_of(sample, position))
     return shown, replace(result, seed=seed)
 
