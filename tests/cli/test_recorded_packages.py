@@ -100,6 +100,8 @@ library = torch.library.Library("foreign", "DEF")
 library.define("doubled(Tensor x) -> Tensor")
 library.impl("doubled", lambda x: x * 2, "CompositeExplicitAutograd")
 library.define("version() -> int")
+torch.library.define("foreign::tripled", "(Tensor x) -> Tensor")
+torch.library.impl("foreign::tripled", "default", lambda x: x * 3)
 
 
 @torch.library.custom_op("foreign::halved", mutates_args=())
@@ -158,6 +160,7 @@ def test_submodules_are_imported_and_what_they_define_is_found(package):
     assert [
         "foreign.ops:foreign::doubled",
         "foreign.ops:foreign::halved",
+        "foreign:foreign::tripled",
         "foreign.functions:Scale",
         "foreign.functions:Added",
         "foreign.functions:Outer.Rounded",
@@ -217,12 +220,14 @@ Outer.Rounded, gradcheck: skipped
 Wrong, contract: passed
 Wrong, gradcheck: failed
 foreign::doubled, all checks: skipped
+foreign::tripled, all checks: skipped
 Unused, all checks: skipped
 foreign, all checks: skipped
 foreign.functions.Applied, contract: passed
 foreign.functions.Applied, gradcheck: passed
 foreign.functions.local.<locals>.Local, contract: passed
 foreign.functions.local.<locals>.Local, gradcheck: failed
+no sample: call it in script.py, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])
 no sample: call it in script.py, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])
 no sample: call it in script.py, small and with plain tensors, or give samples in Python: check(op, [Sample(...)])
 foreign.broken cannot be imported: ModuleNotFoundError: No module named 'not_installed'""",

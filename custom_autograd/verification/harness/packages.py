@@ -116,6 +116,7 @@ def _address(op: object, sources: Mapping[str, str], name: str) -> str:
 def _dispatcher_ops(root: ModuleType) -> Iterator[str]:
     """Yield the names of the ops that the package registers with the dispatcher and that take tensors."""
     folders = {Path(folder).resolve() for folder in getattr(root, "__path__", ())}
+    namespaces = {root.__name__, root.__name__.rpartition(".")[2]}
     resolved = functools.cache(lambda file: Path(file).resolve())  # thousands of ops of torch come from few files
     for name in sorted(dispatch.all_names()):
         definition = definitions.find_definition(name)
@@ -124,7 +125,8 @@ def _dispatcher_ops(root: ModuleType) -> Iterator[str]:
         else:
             file = resolved(dispatch.schema_and_file(name)[1])
             is_in_files = str(file) == root.__file__ or not folders.isdisjoint(file.parents)
-            is_own = is_in_files or (name.startswith(f"{root.__name__}::") and file.suffix != ".py")
+            is_nowhere = file.suffix != ".py" or file == resolved(torch.library.__file__)  # C++, torch.library.define
+            is_own = is_in_files or (is_nowhere and name.partition("::")[0] in namespaces)
         if is_own and "Tensor" in dispatch.schema_and_file(name)[0]:
             yield name
 
