@@ -188,3 +188,14 @@ def test_any_layout_of_a_tangent_passes(op):
     result = result_of(op, (3, 3))
 
     assert ("passed", "") == (result.status, result.message)
+
+
+def test_an_op_without_an_autograd_kernel_fails_as_such():
+    with torch.library._scoped_library("faults", "FRAGMENT") as library:
+        library.define("recorded_only(Tensor x) -> Tensor")
+        library.impl("recorded_only", lambda x: 2 * x, "CPU")
+        result = verdict("forward_mode", lambda make: [Sample(make(3))])(torch.ops.faults.recorded_only.default)
+
+    assert "failed" == result.status
+    assert "by torch.func.jvp: tangent of output 0[0] = 0" in result.message
+    assert "no rule is registered at an Autograd key" in result.cause

@@ -62,7 +62,25 @@ class ForwardMode(OfInputs):
                 return
             if len(chosen) == len(function.positions):
                 yield _check_linear(part, v, tangents)
-                yield from _check_layouts(part)
+                finding = _check_transform(part, v, tangents)
+                yield finding
+                if finding.status != "failed":
+                    yield from _check_layouts(part)
+
+
+def _check_transform(function: TensorFunction, v: Sequence[Tensor], tangents: Sequence[Tensor]) -> Finding:
+    """Compare J v of torch.func.jvp with that of dual tensors."""
+    names = [f"tangent of {name}" for name in function.output_names]
+    try:
+        found = _push_by_transform(function, v, [x.detach() for x in function.inputs])
+    except Exception:  # noqa: BLE001 - transforms have checks of their own
+        return PASSED
+    difference = find_difference(found, tangents, names=names, factor=10.0)
+    is_without_rules = function.target.overload is not None and not function.target.kernels
+    return judged(difference, "by torch.func.jvp: {} for dual tensors", cause=RECORDED if is_without_rules else "")
+
+
+RECORDED = "no rule is registered at an Autograd key, so what the kernel does is recorded, but not under transforms"
 
 
 def _check_linear(function: TensorFunction, v: Sequence[Tensor], of_v: Sequence[Tensor]) -> Finding:
