@@ -4,6 +4,7 @@ lib.define("add(Tensor x) -> Tensor")       left out; its comments stay with the
 lib.impl("add", add_cpu, "CPU")             add = custom_op("ns::add", add_cpu, schema="(Tensor x) -> Tensor", ...)
 lib.impl("add", add_cuda, "CUDA")           add.register_kernel("cuda", add_cuda)
 @torch.library.impl(lib, "add", "CUDA")     left out, and the lines above after the function
+torch.library.define("ns::add", "(Tensor x) -> Tensor"), torch.library.impl("ns::add", "cuda", ...)   the same
 direct_register_custom_op("add", add, ...)  add_op = custom_op("ns::add", add, ...)
 """
 
@@ -55,6 +56,12 @@ class LibraryOps:
     def _read_call(self, statement: cst.CSTNode, call: cst.Call) -> None:
         if last_name(call.func) == HELPER:
             self._note(statement, HELPER, partial(self._helper, statement, call))
+        elif (name := _qualified(call)) and code(call.func).endswith("library.define"):
+            is_plain = len(call.args) == 2 and call.args[1].keyword is None
+            self._definitions[name] = statement, _text(call.args[1].value) if is_plain else ""
+        elif name and code(call.func).endswith("library.impl") and len(call.args) == 3:
+            row = statement, _key_of_type(call.args[1].value), code(call.args[2].value)
+            self._implementations.setdefault(name, []).append(row)
         elif isinstance(call.func, cst.Attribute) and code(call.func.value) in self._libraries:
             namespace = self._libraries[code(call.func.value)]
             first = _text(call.args[0].value) if call.args else ""
@@ -72,7 +79,10 @@ class LibraryOps:
             if not isinstance(call, cst.Call) or not code(call.func).endswith("library.impl") or len(call.args) < 2:
                 return  # decorators above this one get what it returns, not the function
             namespace = self._libraries.get(code(call.args[0].value))
-            if namespace is not None:
+            if name := _qualified(call):
+                row = one, _key_of_type(call.args[1].value), function.name.value
+                self._implementations.setdefault(name, []).append(row)
+            elif namespace is not None:
                 row = one, _key(call.args), function.name.value
                 self._implementations.setdefault(f"{namespace}::{_text(call.args[1].value)}", []).append(row)
 
@@ -90,6 +100,8 @@ class LibraryOps:
     def _definition(self, op: str, definition: cst.CSTNode, schema: str) -> None:
         """Record the source that replaces a definition and its kernels: all of them, or none."""
         rows = self._implementations.get(op, [])
+        if not schema:
+            raise NotMechanical("it is defined with other arguments than a name and a schema in quotes")
         if not rows:
             raise NotMechanical("no kernel is registered with impl() at the top of this file")
         name = op.partition("::")[2].partition(".")[0]
@@ -164,6 +176,18 @@ def _call_of(statement: cst.CSTNode) -> cst.Call | None:
 
 def _key(arguments: Sequence[cst.Arg]) -> str:
     return (_text(arguments[2].value) if len(arguments) > 2 else "") or "CompositeImplicitAutograd"
+
+
+def _key_of_type(node: cst.BaseExpression) -> str:
+    """Return the dispatch key of what `torch.library.impl("ns::add", "cpu")` calls a type."""
+    text = _text(node) or code(node)
+    return "CompositeExplicitAutograd" if text == "default" else text.upper() if text.upper() in DEVICES else text
+
+
+def _qualified(call: cst.Call) -> str:
+    """Return the first argument if it is the name of an op with its namespace, in quotes; else an empty string."""
+    name = _text(call.args[0].value) if call.args else ""
+    return name if "::" in name else ""
 
 
 def _text(node: cst.BaseExpression) -> str:

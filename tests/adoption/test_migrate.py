@@ -162,6 +162,55 @@ plus_op.register_fake(lambda x, y: None)
     )
 
 
+def test_definitions_by_the_functions_of_torch_library_become_ops():
+    after, places = rewritten(
+        """\
+import torch
+
+torch.library.define("ns::plus", "(Tensor x) -> Tensor")
+torch.library.define("ns::both", "(Tensor x) -> Tensor")
+torch.library.define("ns::tagged", "(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+
+
+@torch.library.impl("ns::plus", "default")
+def plus(x):
+    return x + 1
+
+
+torch.library.impl("ns::plus", "cuda", lambda x: x + 1)
+torch.library.impl("ns::both", ("cpu", "cuda"), lambda x: x + 1)
+""",
+        head="",
+    )
+
+    assert places == [
+        "ns::plus: converted",
+        'ns::both: a kernel is registered for the dispatch key ("cpu", "cuda")',
+        "ns::tagged: it is defined with other arguments than a name and a schema in quotes",
+    ]
+    assert_expected_inline(
+        after,
+        """\
+import torch
+from custom_autograd import custom_op
+torch.library.define("ns::both", "(Tensor x) -> Tensor")
+torch.library.define("ns::tagged", "(Tensor x) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+
+
+
+def plus(x):
+    return x + 1
+
+
+plus_op = custom_op("ns::plus", plus, schema="(Tensor x) -> Tensor")
+
+
+plus_op.register_kernel("cuda", lambda x: x + 1)
+torch.library.impl("ns::both", ("cpu", "cuda"), lambda x: x + 1)
+""",
+    )
+
+
 def test_functions_that_are_decorated_as_kernels_become_kernels_of_a_declared_op():
     after, places = rewritten(
         """\
