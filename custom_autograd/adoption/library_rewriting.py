@@ -23,7 +23,9 @@ from custom_autograd.adoption.syntax import NotMechanical, code, comments_of, la
 Implementation: TypeAlias = tuple[cst.CSTNode, str, str]
 """The statement or decorator that registers a kernel, its dispatch key, and the source of the function."""
 
-DEVICES = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps", "CompositeExplicitAutograd": None}
+COMPOSITE = "CompositeExplicitAutograd"
+
+DEVICES = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps", COMPOSITE: None}
 """The device type of the kernels at each key of the dispatcher."""
 
 HELPER = "direct_register_custom_op"
@@ -43,6 +45,7 @@ class LibraryOps:
         self._taken = taken
         self._new: dict[cst.CSTNode, list[str]] = {}
         self._libraries = {**namespaces, **_libraries(module)}
+        self._with_fake = {_qualified(call) for call in m.findall(module, FAKE) if isinstance(call, cst.Call)}
         self._implementations: dict[str, list[Implementation]] = {}
         self._definitions: dict[str, tuple[cst.CSTNode, str]] = {}
         for statement in module.body:
@@ -120,6 +123,8 @@ class LibraryOps:
             else:
                 device = f'"{DEVICES[key]}"' if DEVICES[key] else "None"
                 new[statement] = [f"{name}.register_kernel({device}, {function})"]
+            if key == COMPOSITE and op not in self._with_fake and all(row[1] != "Meta" for row in rows):
+                new[statement].append(f"{name}.register_fake({function})")  # such a kernel takes fake tensors, too
         self._new |= new
         self.comments[kernels[0][0]] = comments_of(definition)
 
@@ -169,6 +174,11 @@ def _libraries(module: cst.Module) -> dict[str, str]:
 ASSIGNED = m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Name())])])
 
 
+FAKE = m.Call(
+    func=m.OneOf(*(m.Attribute(attr=m.Name(name)) | m.Name(name) for name in ("register_fake", "impl_abstract")))
+)
+
+
 def _call_of(statement: cst.CSTNode) -> cst.Call | None:
     one = only_part(statement)
     return one.value if isinstance(one, cst.Expr) and isinstance(one.value, cst.Call) else None
@@ -181,7 +191,7 @@ def _key(arguments: Sequence[cst.Arg]) -> str:
 def _key_of_type(node: cst.BaseExpression) -> str:
     """Return the dispatch key of what `torch.library.impl("ns::add", "cpu")` calls a type."""
     text = _text(node) or code(node)
-    return "CompositeExplicitAutograd" if text == "default" else text.upper() if text.upper() in DEVICES else text
+    return COMPOSITE if text == "default" else text.upper() if text.upper() in DEVICES else text
 
 
 def _qualified(call: cst.Call) -> str:
