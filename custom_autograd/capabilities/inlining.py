@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import KernelError, KernelUnavailable
+from custom_autograd.execution import functional_op
 from custom_autograd.execution.bind import Binder
 from custom_autograd.frozen_dataclass import dataclass
 from custom_autograd.kernels.launches import is_interpreted, recorded
@@ -48,8 +49,8 @@ class Inlining(Capability):
     name = "inline"
 
     def attach(self, record: OpRecord) -> None:
-        """Register the rule for the mode that makes graphs functional, once."""
-        if record.is_inlined:
+        """Register the rule for the mode that makes graphs functional, once: the mode has one for each op."""
+        if record.is_inlined or functional_op.is_needed(record.declaration.schema, record.declaration.tags):
             implement_torch_dispatch(record, dispatch.FunctionalTensorMode, _rule(record))
 
     def describe(self, record: OpRecord) -> str:
@@ -77,15 +78,17 @@ def without_inlining() -> Iterator[None]:
 
 def _rule(record: OpRecord) -> Callable[..., Any]:
     bind, reader = Binder(record.declaration.schema), ResultReader(record.declaration, str)
+    is_needed = functional_op.is_needed(record.declaration.schema, record.declaration.tags)
+    stay = functional_op.in_mode(record) if is_needed else dispatch.FunctionalTensorMode.__torch_dispatch__
 
     def rule(
         mode: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # Any: as torch passes it
         if _is_switched_off.get() or torch.compiler.is_exporting():
-            return mode.__torch_dispatch__(function, types, args, kwargs)
+            return stay(mode, function, types, args, kwargs)
         traced = find_traced(record, bind, args, kwargs or {})
         if traced is None:
-            return mode.__torch_dispatch__(function, types, args, kwargs)
+            return stay(mode, function, types, args, kwargs)
         try:
             with mode:
                 body = partial(_results, record, traced, bind, reader)
@@ -159,8 +162,11 @@ def _run(record: OpRecord, traced: Traced, args: Sequence[Any], kwargs: Mapping[
             "a compiler is to inline the reference, and there is none",
             do="register_reference the op in PyTorch operations, or declare it without inline='reference'",
         )
+    is_written = bool(record.declaration.schema.mutated_arguments)
+    # AOTAutograd cuts the history of an input that is written under no_grad alone, and so the gradients of the op.
+    unrecorded = dispatch.below_autograd() if is_written else torch.no_grad()
     try:
-        with torch.no_grad(), recorded():
+        with unrecorded, recorded():
             return traced.function(*args, **kwargs)
     except KernelUnavailable:
         raise

@@ -66,17 +66,12 @@ def attach(record: OpRecord) -> None:
     assert library is not None  # the op is defined before anything is attached to it
     tags = {torch.Tag.pt2_compliant_tag, *record.declaration.tags} - dispatch.HANDED_BACK
     library.define(f"{name.qualifier}{text_of(record.declaration.schema)}", tags=tuple(tags))
-    overload = getattr(getattr(getattr(torch.ops, name.namespace), name.name), name.overload or DEFAULT)
+    overload = _second_op(record)
     run = _on_copies(record)
     library.impl(name.qualifier, torch.no_grad()(run), "CompositeExplicitAutograd")
     library.impl(name.qualifier, _autograd(overload, run), "Autograd", with_keyset=True)
     register_fake(library, str(name), run, record.declaration.location)
-    functionalize = _functionalize(record, overload)
-    library.impl(record.definition.qualifier, functionalize, "Functionalize")
-    # PyTorch looks at the schema after the kernel, and raises for an output that is written among others that are new.
-    dispatch.register_torch_dispatch(
-        library, record.definition.qualifier, dispatch.FunctionalTensorMode, _in_mode(functionalize)
-    )
+    library.impl(record.definition.qualifier, _functionalize(record, overload), "Functionalize")
     record.definition.attached.add(FUNCTIONAL)
 
 
@@ -132,8 +127,13 @@ def _functionalize(record: OpRecord, overload: dispatch.OpOverload) -> Callable[
     return functionalize
 
 
-def _in_mode(functionalize: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what the mode of AOTAutograd runs in place of the op."""
+def in_mode(record: OpRecord) -> Callable[..., Any]:
+    """Return what the mode of AOTAutograd runs in place of the op: `(mode, func, types, args, kwargs)`.
+
+    PyTorch's own looks at the schema after the kernel, and raises for an output that is written among others that are
+    new.
+    """
+    functionalize = _functionalize(record, _second_op(record))
 
     def in_mode(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         del func, types
@@ -141,6 +141,14 @@ def _in_mode(functionalize: Callable[..., Any]) -> Callable[..., Any]:
             return functionalize(*args, **(kwargs or {}))
 
     return in_mode
+
+
+def _second_op(record: OpRecord) -> dispatch.OpOverload:
+    name = record.definition.name.suffixed(FUNCTIONAL)
+    found: dispatch.OpOverload = getattr(
+        getattr(getattr(torch.ops, name.namespace), name.name), name.overload or DEFAULT
+    )
+    return found
 
 
 def _listed(result: Any, count: int) -> list[Any]:

@@ -123,6 +123,54 @@ def test_an_op_that_writes():
     assert "inlining.scale_.default" not in operators_of(function, torch.ones(3))[0]
 
 
+def test_a_written_input_of_a_graph_keeps_its_gradients():
+    @custom_op("inlining::accumulate_", mutates_args=("total",), reference=True, inline="reference")
+    def accumulate_(total: Tensor, x: Tensor) -> None:
+        total.add_(x * x)
+
+    accumulate_.register_backward(lambda grad_total, x: {"total": grad_total, "x": 2 * x * grad_total})
+
+    def function(total, x):
+        accumulate_(total, x)
+        return x * 3
+
+    leaf, total = x(), torch.zeros(6)
+    torch.compile(function, backend="aot_eager", fullgraph=True)(total, leaf)
+    assert total.requires_grad
+    torch.testing.assert_close(torch.autograd.grad(total.sum(), leaf)[0], 2 * leaf.detach())
+    total = torch.zeros(6)
+    with torch.no_grad():
+        torch.compile(function, backend="aot_eager", fullgraph=True)(total, leaf)
+    assert not total.requires_grad
+
+
+@pytest.mark.parametrize("inline", ["reference", None])
+def test_an_op_that_returns_what_it_writes(inline):
+    @custom_op(
+        "inlining::add_",
+        schema="(Tensor(a!) x, Tensor y) -> (Tensor(a!), Tensor[])",
+        mutates_args=("x",),
+        reference=True,
+        inline=inline,
+        replace=True,
+    )
+    def add_(x, y):
+        return x.add_(y), [y * 2]
+
+    add_.register_backward(lambda grad_x, grad_output_1: (grad_x, grad_x + 2 * grad_output_1[0]))
+
+    def function(x, y):
+        written, (double,) = add_(x, y)
+        return written + double
+
+    found, expected = torch.ones(3), torch.ones(3)
+    assert function(expected, expected * 2).tolist() == compiled(function, found, found * 2).tolist()
+    assert expected.tolist() == found.tolist()
+    torch.compiler.reset()
+    names = operators_of(lambda x, y: function(x * 1, y).sum(), torch.ones(6), x())[0]
+    assert (inline is None) == any(name.startswith("inlining.add_") for name in names)
+
+
 def test_containers_and_lists():
     @custom_op("inlining::weighted", reference=True, inline="reference")
     def weighted(parts: dict[str, Tensor], weights: list[float], others: list[Tensor]) -> Tensor:
