@@ -68,6 +68,7 @@ def reference_gradients(
     is_open = transforms.is_transforming() and not IS_IN_JVP.get()
     needs_level = torch.compiler.is_dynamo_compiling() or is_open
     find = _gradients_under_transforms if needs_level else _gradients
+    values = values if needs_level else {name: _recordable(value) for name, value in values.items()}
     remaining = iter(find(recompute, check, primals, [one for its in watched.values() for one in its], incoming))
     return {name: _spread(need, remaining) for name, need in needs.items()}
 
@@ -82,7 +83,8 @@ def _gradients(
     """Return the gradients by autograd, on aliases: the same tensor given twice counts as two inputs."""
     is_recording = torch.is_grad_enabled()
     with torch.enable_grad(), transforms.forward_mode_enabled(True), nullcontext() if is_recording else without_hooks():
-        aliases = [tensor.view_as(tensor) for tensor in (*primals, *others)]
+        aliases = [_recordable(tensor.view_as(tensor)) for tensor in (*primals, *others)]
+        is_recorded = is_recording and any(map(transforms.is_recorded_anywhere, (*aliases, *incoming)))
         aliases = [alias if alias.requires_grad else transforms.require_gradient(alias) for alias in aliases]
         computed = recompute(*aliases)
         pairs = [pair for pair in zip(computed, incoming, strict=True) if pair[0].requires_grad]
@@ -90,13 +92,21 @@ def _gradients(
         if pairs:
             outputs, gradients = zip(*pairs, strict=True)
             asked = aliases[: len(primals)]
-            found = torch.autograd.grad(outputs, asked, gradients, create_graph=is_recording, allow_unused=True)
+            found = torch.autograd.grad(outputs, asked, gradients, create_graph=is_recorded, allow_unused=True)
         if others or len(pairs) < len(computed) or any(one is None for one in found):
             check(aliases, computed)
         # A gradient that is independent of all that it is linear in is zero everywhere, as that of round.
         if is_recording and IS_IN_JVP.get() and all(map(_is_recorded, incoming)):
             found = [one if _is_recorded(one) or not is_of_torch(computed, aliases) else None for one in found]
         return found
+
+
+def _recordable(value: Any) -> Any:  # Any: an input
+    """Return an input of which autograd can record what is done with it: inference tensors are copied."""
+    if isinstance(value, (list, tuple)):
+        return [_recordable(item) for item in value]
+    is_inference = isinstance(value, Tensor) and transforms.unwrapped(value).is_inference()
+    return value.clone() if is_inference else value
 
 
 def _is_recorded(gradient: Tensor | None) -> bool:
