@@ -28,7 +28,7 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.arguments import error_of_type
 from custom_autograd.schema.schema import Schema
 from custom_autograd.torch_private import guards
-from custom_autograd.torch_private.compiler import is_tracing, traced_as
+from custom_autograd.torch_private.compiler import is_tracing, outside_compilation, traced_as
 from custom_autograd.torch_private.functions import alias_of
 from custom_autograd.torch_private.storages import may_share
 from custom_autograd.torch_private.transforms import is_forward_mode, is_transforming
@@ -130,7 +130,7 @@ def make_public_call(record: OpRecord) -> Callable[..., Any]:
     assert record.dispatched is not None  # the op is attached
     record.dispatched.generate()
     made.__name__ = "__call__"  # a bound method pickles by its name
-    return traced_as(record.dispatched.in_graphs)(made)
+    return traced_as(record.dispatched.in_graphs)(outside_compilation(made))
 
 
 def _refuse_type(record: OpRecord) -> Callable[[Exception], None]:

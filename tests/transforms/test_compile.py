@@ -112,3 +112,20 @@ def test_one_compilation_serves_all_sizes():
         x = torch.rand(size, dtype=torch.float64, requires_grad=True)
         assert_close(torch.autograd.grad(f(x), x)[0], 6 * x.detach() ** 5)
     assert 1 == counter.frame_count
+
+
+def test_a_call_outside_of_all_graphs_is_not_compiled_as_a_graph_of_its_own():
+    targets = []
+
+    def backend(module, inputs):
+        targets.extend(node.target for node in module.graph.nodes if node.op == "call_function")
+        return module
+
+    @torch.compiler.disable(recursive=False)
+    def outside(x):
+        return cube(x)
+
+    compiled = torch.compile(lambda x: outside(x + 1), backend=backend)
+    for _ in range(3):  # from the second call on, another function than that of the first call
+        assert_close(compiled(torch.ones(3)), torch.full((3,), 8.0))
+    assert cube.overload not in targets
