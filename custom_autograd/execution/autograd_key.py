@@ -1,11 +1,13 @@
 """Generates the kernel at the Autograd dispatch key of an op, and says why an op may not write.
 
 NOTE [writes under transforms]
-In plain eager and under compilation a written argument is marked dirty. Under a transform or in forward mode the op
-writes to a copy instead, and PyTorch's own `copy_` writes that back: it supports tangents, batches, views and versions
-at every level, symbolic zeros included. So it does where the argument is a view, unless it is the first tensor of the
-op and its only result: a node that marks a view dirty may have only one result, and autograd takes the history of the
-base for that of the node's first tensor, whichever is written to, which gives wrong gradients without an error.
+In plain eager a written argument is marked dirty. Under a transform or in forward mode the op writes to a copy
+instead, and PyTorch's own `copy_` writes that back: it supports tangents, batches, views and versions at every level,
+symbolic zeros included. So it does where the argument is a view, unless it is the first tensor of the op and its only
+result: a node that marks a view dirty may have only one result, and autograd takes the history of the base for that of
+the node's first tensor, whichever is written to, which gives wrong gradients without an error. And where AOTAutograd
+traces: of an input of the graph that a Python node wrote to last, compiled code returns a copy. The copy that the op
+writes to costs nothing there, since Inductor removes it.
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ class AutogradWriter(FunctionWriter):
                 source.line(f"$refuse_leaves({dict_of(self.mutated)})")
                 if not self._takes_views():
                     source.line(f"$in_place = not $has_view({tuple_of(self.mutated)})")
+                source.line("$in_place = $in_place and not ($is_odd and $is_functionalizing())")
             source.line(f"{', '.join(self._old(name) for name in self.mutated)} = {', '.join(self.mutated)}")
         source.line("$remaining.keys = $keys, $is_odd")  # NOTE [one event per call] in recording_code.py
         source.line("$run = $apply_under_transforms if $transforms else $apply")
@@ -182,7 +185,8 @@ def _helpers(record: OpRecord) -> dict[str, Any]:
     """Return what the source calls (Any: functions of any signature)."""
     return {
         **common_names(record),
-        **named(has_python_key, transforms.is_forward_mode, without_history, tensors.overwrite),
+        **named(has_python_key, without_history, tensors.overwrite),
+        **named(transforms.is_forward_mode, dispatch.is_functionalizing),
         "road": record.road,
         "NOT_PLAIN": dispatch.NOT_PLAIN,
         "PYTHON": dispatch.PYTHON,

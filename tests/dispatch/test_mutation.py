@@ -297,3 +297,18 @@ def beside_an_absent_argument(x):
 def test_gradients_of_both_orders_are_right(f):
     assert gradcheck(f, (rand(4),))
     assert gradgradcheck(f, (rand(4),))
+
+
+def test_compiled_code_returns_the_very_input_that_it_writes_to():
+    def f(x, w):
+        scale_(x, w)
+        scale_(x, w)
+        return x
+
+    x, w = rand(requires_grad=False), rand()
+    expected = (x * w * w).detach()
+    found = torch.compile(f, backend="aot_eager", fullgraph=True)(x, w)
+
+    assert found is x
+    assert x.requires_grad
+    assert torch.equal(expected, x)
