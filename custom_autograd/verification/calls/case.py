@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -75,6 +75,15 @@ class Verdict:
     def is_of_numbers(self) -> bool:
         """Return True if a result is wrong by its numbers."""
         return self.fault is not None and self.fault.found is not None
+
+
+def smallest(verdict: Verdict, look: Callable[[Case], Verdict]) -> Verdict:
+    """Return the verdict of the case without what it does not need to be wrong."""
+    for simpler in verdict.case.simpler():
+        again = look(simpler)
+        if again.fault is not None:
+            return smallest(again, look)
+    return verdict
 
 
 OF_ONE = ROUNDINGS[torch.bfloat16] * torch.finfo(torch.bfloat16).eps

@@ -34,7 +34,17 @@ from custom_autograd.verification.calls.call import (
     put_back,
     run,
 )
-from custom_autograd.verification.calls.case import DRAWS, LOST, OVERFLOW, REFUSED, UNFIT, UNKNOWN, Case, Verdict
+from custom_autograd.verification.calls.case import (
+    DRAWS,
+    LOST,
+    OVERFLOW,
+    REFUSED,
+    UNFIT,
+    UNKNOWN,
+    Case,
+    Verdict,
+    smallest,
+)
 from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
@@ -47,7 +57,7 @@ from custom_autograd.verification.calls.changes import (
 )
 from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.drawing import drawn, paired, rows_of, singles
-from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, results_of
+from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, is_of, results_of
 from custom_autograd.verification.calls.numbers import INFINITE
 from custom_autograd.verification.harness.agreement import (
     CRASHES,
@@ -139,7 +149,7 @@ class Explorer:
             self._is_judged = not verdict.reason
             self.judged += self._is_judged
             if verdict.fault is not None:
-                return self.smallest(verdict)
+                return smallest(verdict, self.look)
             if verdict.reason not in ("", UNFIT) and len(case.changes) == 1:
                 self._refused.add(case.changes[0].text)
             if time.process_time() > deadline:
@@ -302,7 +312,7 @@ class Explorer:
         if not self.judge.has_reference:
             return outcome
         meant = [f"gradient of '{name}" for name in self.target.surrogates]
-        return {name: y for name, y in outcome.items() if not any(_is_of(name, one) for one in meant)}
+        return {name: y for name, y in outcome.items() if not any(is_of(name, one) for one in meant)}
 
     def _able_of(self, case: Case, call: Call, key: object, names: Sequence[str]) -> list[str]:
         """Return which results of the op have a gradient: equal results for equal scalars have one alike."""
@@ -385,20 +395,3 @@ class Explorer:
         if call is not None and (is_large or not all(change.has_gradients for change in case.changes)):
             call = replace(call, needs=frozenset())
         return call
-
-    def smallest(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of the case without what it does not need to be wrong."""
-        is_smaller = True
-        while is_smaller:
-            is_smaller = False
-            for simpler in verdict.case.simpler():
-                again = self.look(simpler)
-                if again.fault is not None:
-                    verdict, is_smaller = again, True
-                    break
-        return verdict
-
-
-def _is_of(name: str, argument: str) -> bool:
-    """Return True if a derivative is that of an argument, or of a tensor in it: `'x'`, `'x[0]'` or `'x.weight'`."""
-    return name.startswith(argument) and name[len(argument)] in "'[."

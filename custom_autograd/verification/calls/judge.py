@@ -271,6 +271,11 @@ def results_of(outcome: Outcome) -> list[str]:
     return [name for name in outcome if not name.startswith(DERIVATIVES)]
 
 
+def is_of(name: str, argument: str) -> bool:
+    """Return True if a derivative is that of an argument, or of a tensor in it: `'x'`, `'x[0]'` or `'x.weight'`."""
+    return name.startswith(argument) and name[len(argument)] in "'[."
+
+
 DERIVATIVES = ("gradient of ", "tangent of ", "second ")
 
 
