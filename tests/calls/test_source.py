@@ -699,6 +699,7 @@ def autograd(keyset, values, step):
     if in_place:
         refuse_leaves({"values": values})
         in_place = not has_view((values,))
+        in_place = in_place and not (is_odd and is_functionalizing())
     given_values = values
     remaining.keys = keys, is_odd
     run = apply_under_transforms if transforms else apply

@@ -100,10 +100,10 @@ def test_the_call_of_a_size_that_no_sample_has_is_named():
 
 def test_the_draws_after_one_that_ends_the_process_are_run_and_so_are_the_checks_that_follow(monkeypatch):
     monkeypatch.setattr(explore, "SECONDS", 20.0)
-    report = check(crashes_on_eight_rows, samples()[:1], checks=["reference", "explore", "gradcheck"])
+    report = check(crashes_on_eight_rows, samples()[:1], checks=["reference", "explore", "saved"])
 
     before, crash, wrong, after = report.results
-    assert ["reference", "explore", "explore", "gradcheck"] == [row.check for row in report.results]
+    assert ["reference", "explore", "explore", "saved"] == [row.check for row in report.results]
     assert ("passed", "error", "failed", "passed") == (before.status, crash.status, wrong.status, after.status)
     assert "size 3 -> 8: the process was ended by SIGSEGV, a segmentation fault; the rest was run" in crash.message
     assert "last call: Sample(float32[8])" in crash.message
@@ -113,11 +113,11 @@ def test_the_draws_after_one_that_ends_the_process_are_run_and_so_are_the_checks
 
 def test_draws_that_end_their_process_are_left_out_after_the_third(monkeypatch):
     monkeypatch.setattr(explore, "SECONDS", 20.0)
-    *crashes, after = check(crashes_on_other_rows, samples()[:1], checks=["explore", "gradcheck"]).results
+    *crashes, after = check(crashes_on_other_rows, samples()[:1], checks=["explore", "saved"]).results
 
     ends = [crash.message.partition("; ")[2].partition("\n")[0] for crash in crashes]
     assert ["the rest was run without it"] * 2 + ["further draws were left out"] == ends
-    assert ("gradcheck", "passed") == (after.check, after.status)
+    assert ("saved", "passed") == (after.check, after.status)
 
 
 def test_what_a_forked_check_changes_stays_there():

@@ -41,6 +41,12 @@ class Case:
         return OF_ONE if is_narrow else 0.0
 
     @property
+    def slack(self) -> float:
+        """Return how many times further off than usual a result may be: of several changes, roundings multiply."""
+        is_of_dtype = any(change.is_of_dtype for change in self.changes)  # then much is allowed already
+        return OF_SEVERAL if len(self.changes) > 1 and not is_of_dtype else 1.0
+
+    @property
     def depths(self) -> tuple[int, ...]:
         """Return what is asked of the judge, one after the other: moved numbers say nothing of a jump."""
         return (NEAR, WIDE) if self.is_at_jump else (NEAR, WIDE, MOVED)
@@ -91,6 +97,8 @@ OF_ONE = ROUNDINGS[torch.bfloat16] * torch.finfo(torch.bfloat16).eps
 
 An op may take the reciprocal of that tensor before it computes in float32.
 """
+
+OF_SEVERAL = 4.0
 
 UNFIT = "the change does not fit the call"
 UNKNOWN = "the reference does not take it"

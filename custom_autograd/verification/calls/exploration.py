@@ -264,7 +264,8 @@ class Explorer:
                 only = self._able_of(case, call, key, results_of(outcome)) if has_gradients else []
             for depth in case.depths:
                 truth = self.judge.truth(whole, case.way.plain, only, key, depth=depth)
-                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact, least=case.least)
+                limits = {"least": case.least, "slack": case.slack}
+                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact, **limits)
                 if fault is None:
                     break
             if fault is not None:

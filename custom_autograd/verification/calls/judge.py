@@ -200,7 +200,9 @@ JUMP = 0.01
 """The share of its size by which a result is off, at least, that jumped the other way."""
 
 
-def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool, least: float = 0.0) -> Fault | None:
+def find_fault(
+    found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool, least: float = 0.0, slack: float = 1.0
+) -> Fault | None:
     """Return the first result that is wrong.
 
     Args:
@@ -208,11 +210,12 @@ def find_fault(found: Outcome, truth: Mapping[str, Expected], *, is_exact: bool,
         truth: what it should give.
         is_exact: whether the dtype of the result is that of the reference.
         least: the share of its size by which a wrong result is off, at least.
+        slack: how many times further off than usual it may be.
     """
     for name, value in found.items():
         expected = truth.get(name)
         if expected is not None:
-            fault = _metadata(name, value, expected, is_exact=is_exact) or _value(name, value, expected, least)
+            fault = _metadata(name, value, expected, is_exact=is_exact) or _value(name, value, expected, least, slack)
             if fault is not None:
                 return fault
     return None
@@ -318,7 +321,8 @@ def _of_derivative(expected: Expected, terms: float, *, is_finite: bool) -> Expe
 def is_finite_part_same(found: Tensor, expected: Tensor) -> bool:
     """Return True if a result differs only where none is finite: 0 * inf is nan, unless an op skips it."""
     one, other = widened(found), widened(expected)
-    return one.shape == other.shape and torch.allclose(one.where(other.isfinite(), other), other, equal_nan=True)
+    finite = one.where(other.isfinite(), other)
+    return one.shape == other.shape and torch.allclose(finite, other, 0.01, 0.01 * _size(other), equal_nan=True)
 
 
 def _typical(movement: Tensor) -> float:
@@ -343,7 +347,7 @@ def _metadata(name: str, found: Tensor, expected: Expected, *, is_exact: bool) -
     return None
 
 
-def _value(name: str, found: Tensor, expected: Expected, least: float) -> Fault | None:
+def _value(name: str, found: Tensor, expected: Expected, least: float, slack: float) -> Fault | None:
     """Return the worst element that is further off than allowed; infinity may be nan where there was infinity."""
     one, other = widened(found), expected.value
     if one.is_complex() != other.is_complex():
@@ -355,7 +359,7 @@ def _value(name: str, found: Tensor, expected: Expected, least: float) -> Fault 
     same = (one == other) | (one.isnan() & other.isnan())
     may_differ = ~one.isfinite() & ~other.isfinite() & (not expected.is_of_nan)
     same |= may_differ & ~other.isinf() if expected.is_masked else may_differ
-    limits = expected.allowed + bound
+    limits = slack * (expected.allowed + bound)
     excess = torch.where(same, -1.0, (off - limits).nan_to_num(nan=torch.inf, posinf=torch.inf))
     excess = torch.where(expected.allowed.isinf(), -1.0, excess)
     if not excess.numel() or not bool((excess > 0).any()):

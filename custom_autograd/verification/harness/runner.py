@@ -160,7 +160,7 @@ def run(
     cases = tuple(cases)
     for case in cases:
         findings: set[tuple[str, str]] = set()
-        passed: dict[str, set[str]] = defaultdict(set)
+        passed: dict[int, set[str]] = defaultdict(set)
         fits: dict[int, bool] = {}
         left = _countdown(case.seconds)
         for check in checks:
@@ -172,8 +172,6 @@ def run(
                 results.append(result)
                 if (result.is_finding or result.accepted) and check.ends_others(result.message):
                     findings.add((check.name, result.sample))
-                if result.status == "passed" and not result.message:
-                    passed[result.sample].add(check.name)
                 if on_result is not None:
                     on_result(result)
     sources = {case.target.name: _source_of(case.target) for case in cases}
@@ -203,7 +201,7 @@ def _run_check(
     check: Check,
     seed: int,
     findings: Set[tuple[str, str]],
-    passed: Mapping[str, Set[str]],
+    passed: Mapping[int, set[str]],
     fits: dict[int, bool],
     begin: Callable[[str, Check, str], None],
     left: Callable[[], float],
@@ -238,8 +236,10 @@ def _run_check(
                 yield None, first
         if not fits.get(position, True):
             continue
-        own = check.after(frozenset(passed[label]))
+        own = check.after(frozenset(passed[position]))
         shown, result = _run_at(case.target, own, sample, position, seed)
+        if result.status == "passed" and not result.message:
+            passed[position].add(check.name)
         yield shown, _accepted(result, sample.accepted.get(check.name))
 
 
