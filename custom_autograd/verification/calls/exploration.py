@@ -58,7 +58,7 @@ from custom_autograd.verification.calls.changes import (
 from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.drawing import drawn, paired, rows_of, singles
 from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, is_of, results_of
-from custom_autograd.verification.calls.numbers import INFINITE
+from custom_autograd.verification.calls.numbers import NOT_FINITE
 from custom_autograd.verification.harness.agreement import (
     CRASHES,
     TO_SAY,
@@ -273,11 +273,11 @@ class Explorer:
         return None
 
     def _is_of_dtype(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
-        """Return True if numbers are beyond a dtype, and right in a wider one; or nan and inf of an infinity differ."""
+        """Return True if numbers are beyond a dtype, and right in a wider one; or if what a nan or inf makes differs."""
         if fault.found is None or fault.expected is None:
             return False
-        is_infinite = any(change.text.endswith(INFINITE) for change in case.changes)
-        if is_infinite and is_finite_part_same(fault.found, fault.expected):
+        is_special = any(change.text.endswith(NOT_FINITE) for change in case.changes)
+        if is_special and is_finite_part_same(fault.found, fault.expected):
             return True
         wide = given.map(to_double)
         with contextlib.suppress(Exception):  # what it refuses proves nothing

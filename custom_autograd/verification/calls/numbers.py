@@ -70,8 +70,7 @@ SMALL = ("a thousandth as large", "a millionth as large")
 
 LARGE = ("1000 times as large", "with one that is 1000")
 
-INFINITE = ("with an inf", "with a -inf", "with a row of -inf")
-NOT_FINITE = ("with a nan", *INFINITE)
+NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
 
 TIES = ("zero", "rounded, with ties")
 
