@@ -49,7 +49,7 @@ def check(
             registered ones.
         checks: which checks to run, by name, code or group; "quick" for those that take a moment; all by default. A
             part of a check (`Check.parts`) is given itself; "explore=2m" gives the check `explore` two minutes of CPU
-            time for each op, in place of 3 seconds at most.
+            time for each op, in place of 2 seconds at most.
         device: where samples live; the CPU by default.
         dtype: the dtype of samples that do not say; torch's default dtype by default.
         seed: equal seeds give equal samples and equal random numbers in checks.

@@ -51,7 +51,7 @@ def cases(kind):
 @pytest.fixture(autouse=True)
 def own_budget(monkeypatch):
     """What a user's call draws, and not what tests/conftest.py leaves."""
-    monkeypatch.setattr(explore, "SECONDS", 3.0)
+    monkeypatch.setattr(explore, "SECONDS", 2.0)
 
 
 def report_of(path):

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import Case
-from custom_autograd.verification.calls.changes import COTANGENTS, NEEDS, SCALARS, VALUES, Change
+from custom_autograd.verification.calls.changes import COTANGENTS, NEEDS, SCALARS, SIZES, VALUES, Change
 from custom_autograd.verification.calls.numbers import NOT_FINITE, SMALL, TIES
 from custom_autograd.verification.calls.ways import WAYS
+
+OF_FAKES = {SIZES, SCALARS}
+"""The changes that a fake kernel sees."""
 
 TYPICAL = (
     "-> 1",
@@ -60,18 +63,25 @@ def switched(changes: Sequence[Change]) -> Iterator[Case]:
             yield Case((one, other))
 
 
-def paired(changes: Sequence[Change], draw: random.Random, is_judged: Callable[[], bool]) -> Iterator[Case]:
-    """Yield cases until each two typical changes have met three times; of one that is not judged, each two alone.
+def paired(
+    changes: Sequence[Change], unfit: Set[str], draw: random.Random, is_judged: Callable[[], bool]
+) -> Iterator[Case]:
+    """Yield cases until each two typical changes have met three times; of one that is not judged, each two once alone.
 
     Args:
         changes: those that may be made.
+        unfit: the texts of those that do not fit the sample alone; they may fit tensors of other shapes.
         draw: gives every second case a way, and each round other changes.
         is_judged: says of the case before whether something could be said of it.
     """
-    for chosen in itertools.chain.from_iterable(_groups(typical(changes, draw)) for _ in range(ROUNDS)):
+    alone: set[frozenset[str]] = set()
+    for chosen in itertools.chain.from_iterable(_groups(typical(changes, draw), unfit) for _ in range(ROUNDS)):
         yield Case(chosen, _way(draw))
-        if not is_judged():
-            yield from map(Case, itertools.combinations(chosen, 2))
+        for pair in itertools.combinations(chosen, 2) if not is_judged() else ():
+            texts = frozenset(change.text for change in pair)
+            if texts not in alone:
+                alone.add(texts)
+                yield Case(pair)
 
 
 def rows_of(case: Case) -> tuple[str, ...]:
@@ -96,16 +106,17 @@ def typical(changes: Sequence[Change], draw: random.Random) -> list[Change]:
     return found
 
 
-def _groups(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
+def _groups(changes: Sequence[Change], unfit: Set[str]) -> Iterator[tuple[Change, ...]]:
     """Yield changes, up to four at once, until each two that go together have been together."""
     numbers = range(len(changes))
-    fitting = {pair for pair in itertools.combinations(numbers, 2) if _go_together(*(changes[i] for i in pair))}
+    pairs = itertools.combinations(numbers, 2)
+    fitting = {(i, other) for i, other in pairs if _go_together(changes[i], changes[other], unfit)}
     left = set(fitting)
     while left:
         chosen = list(min(left))
         while len(chosen) < MOST:
-            pairs = {i: {(min(i, other), max(i, other)) for other in chosen} for i in numbers if i not in chosen}
-            gains = {i: len(left & with_others) for i, with_others in pairs.items() if with_others <= fitting}
+            meetings = {i: {(min(i, other), max(i, other)) for other in chosen} for i in numbers if i not in chosen}
+            gains = {i: len(left & pairs) for i, pairs in meetings.items() if pairs <= fitting}
             best = max(gains, key=gains.__getitem__, default=None)
             if best is None or not gains[best]:
                 break
@@ -114,8 +125,10 @@ def _groups(changes: Sequence[Change]) -> Iterator[tuple[Change, ...]]:
         yield tuple(changes[i] for i in chosen)
 
 
-def _go_together(one: Change, other: Change) -> bool:
+def _go_together(one: Change, other: Change, unfit: Set[str]) -> bool:
     """Return True if a call with both says something of each: some changes are of gradients, some leave none."""
+    if not unfit.isdisjoint((one.text, other.text)) and "shapes" not in (one.key, other.key):
+        return False
     is_without = any(change.is_large or not change.has_gradients for change in (one, other))
     is_of_gradients = any(change.stage in (NEEDS, COTANGENTS) for change in (one, other))
     return one.key != other.key and not (is_without and is_of_gradients)

@@ -56,7 +56,7 @@ from custom_autograd.verification.calls.changes import (
     changes_of,
 )
 from custom_autograd.verification.calls.directions import find_false_direction
-from custom_autograd.verification.calls.drawing import drawn, paired, rows_of, singles
+from custom_autograd.verification.calls.drawing import OF_FAKES, drawn, paired, rows_of, singles
 from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, is_of, results_of
 from custom_autograd.verification.calls.numbers import NOT_FINITE
 from custom_autograd.verification.harness.agreement import (
@@ -74,9 +74,6 @@ from custom_autograd.verification.harness.differentiable import able_positions, 
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
-
-OF_FAKES = {SIZES, SCALARS}
-"""The changes that a fake kernel sees."""
 
 OF_NO_KERNEL = (KernelUnavailable, ShapeError)
 """What a call raises that no kernel is to take."""
@@ -106,7 +103,7 @@ class Explorer:
     target: Target
     sample: Sample
     seed: int = 0
-    seconds: float = 3.0
+    seconds: float = 2.0
     is_endless: bool = False
     told: frozenset[str] = frozenset()
     is_plain: bool = False
@@ -124,6 +121,7 @@ class Explorer:
     _is_drawn: bool = field(init=False, default=False)
     _able: dict[object, list[str]] = field(default_factory=dict)
     _refused: set[str] = field(init=False, default_factory=set)
+    _unfit: set[str] = field(init=False, default_factory=set)
     _is_judged: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -150,8 +148,8 @@ class Explorer:
             self.judged += self._is_judged
             if verdict.fault is not None:
                 return smallest(verdict, self.look)
-            if verdict.reason not in ("", UNFIT) and len(case.changes) == 1:
-                self._refused.add(case.changes[0].text)
+            if verdict.reason and len(case.changes) == 1:
+                (self._unfit if verdict.reason == UNFIT else self._refused).add(case.changes[0].text)
             if time.process_time() > deadline:
                 break
         return None
@@ -192,9 +190,13 @@ class Explorer:
         """Yield what is looked at, without end if that is asked; not where the sample is accepted to be wrong."""
         changes = [change for change in self.changes() if change.check not in self.sample.accepted]
         draw = random.Random(f"{self.target.name}/{self.seed}")
-        yield from (case for case in singles(changes) if not self._is_told(case) or case.changes[0].stage in OF_FAKES)
+        for case in singles(changes):
+            if not self._is_told(case) or case.changes[0].stage in OF_FAKES:
+                yield case
+            elif self._call(case) is None:
+                self._unfit.update(case.texts)
         taken = [change for change in changes if change.text not in self._refused or change.is_switch]
-        yield from paired(taken, draw, lambda: self._is_judged)
+        yield from paired(taken, self._unfit, draw, lambda: self._is_judged)
         if self.is_endless:
             yield from drawn(changes, draw)
 
@@ -273,7 +275,7 @@ class Explorer:
         return None
 
     def _is_of_dtype(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
-        """Return True if numbers are beyond a dtype, and right in a wider one; or if what a nan or inf makes differs."""
+        """Return True if numbers are beyond a dtype, and right in a wider one; or what nan or inf makes differs."""
         if fault.found is None or fault.expected is None:
             return False
         is_special = any(change.text.endswith(NOT_FINITE) for change in case.changes)

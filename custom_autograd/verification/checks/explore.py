@@ -23,7 +23,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 
-SECONDS = 3.0
+SECONDS = 2.0
 """CPU time that draws of all samples of an op take together at most, where no other is asked for."""
 
 
@@ -32,7 +32,7 @@ class Explore(Check):
     """Every change and every way alone, then each two typical changes, then two to four and a way as long as is asked.
 
     Attributes:
-        seconds: of CPU time, for all samples together, to be spent to the end; at most 3 s by default.
+        seconds: of CPU time, for all samples together, to be spent to the end; at most 2 s by default.
         left: CPU time that is left for it.
         told: the checks that looked at the sample and found nothing.
         case: the one case that is looked at, by the texts of its changes and its way.
