@@ -833,6 +833,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         seed: int = 0,
         raise_on_failure: bool = True,
         isolated: bool = True,
+        seconds: float | None = None,
     ) -> Report:
         """Run every check there is on this op; see `custom_autograd.check`.
 
@@ -852,6 +853,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
             seed=seed,
             raise_on_failure=raise_on_failure,
             isolated=isolated,
+            seconds=seconds,
         )
 
 

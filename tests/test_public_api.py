@@ -81,7 +81,8 @@ SIGNATURES = {
     "capabilities": "(self)",
     "coverage": "(self)",
     "check": (
-        "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True)"
+        "(self, samples=None, *, checks=None, device=None, dtype=None, seed=0, raise_on_failure=True, isolated=True, "
+        "seconds=None)"
     ),
 }
 PROPERTIES = {

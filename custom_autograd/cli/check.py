@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explore",
         metavar="TIME",
-        help="CPU time for drawn calls of each op, such as 30s, 2m or 1h (default: 3s); adds the check explore",
+        help="CPU time for drawn calls of each op, such as 30s, 2m or 1h (default: at most 2s); adds the check explore",
     )
     parser.add_argument(
         "--seconds",

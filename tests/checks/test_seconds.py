@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from custom_autograd import Sample, check
+from custom_autograd import Sample, check, custom_op
 from custom_autograd.cli import main
 from custom_autograd.core.durations import seconds_in
 from custom_autograd.core.errors import CheckError
@@ -32,6 +33,18 @@ def test_what_is_not_reached_is_listed_as_skipped():
 def test_a_run_with_time_left_is_whole():
     report = check(busy, [Sample(torch.ones(2))], checks=["determinism"], seconds=1e6, isolated=False)
     assert ["passed"] == [row.status for row in report.results]
+
+
+@custom_op("checks_seconds::halved", reference=True)
+def halved(x: Tensor) -> Tensor:
+    return x / 2
+
+
+def test_an_op_passes_its_budget_on():
+    report = halved.check([Sample(torch.ones(2))], checks=["determinism", "layouts"], seconds=1e-9, isolated=False)
+
+    reason = "not reached in 1e-09 s of CPU time; give the op more seconds"
+    assert [reason] * 2 == [row.message for row in report.results]
 
 
 def test_draws_take_half_of_what_is_left():
