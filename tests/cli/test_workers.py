@@ -181,11 +181,11 @@ workers::right: 2 passed
 @pytest.mark.slow
 def test_a_draw_that_ends_a_process_is_an_error_and_the_rest_is_run_in_another(file, monkeypatch):
     monkeypatch.setattr(explore, "SECONDS", 3.0)
-    main(["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,gradcheck", "--json", "found.json"])
+    main(["check", "worker_ops.py:DRAWN", "--checks", "determinism,explore,second_order", "--json", "found.json"])
 
     found = rows(file / "found.json")
     kinds = [(check, status) for _, check, sample, status, _ in found if sample == "three"]
-    assert [("determinism", "passed"), ("explore", "error"), ("explore", "failed"), ("gradcheck", "passed")] == kinds
+    assert [("determinism", "passed"), ("explore", "error"), ("explore", "failed"), ("second_order", "passed")] == kinds
     crash, wrong = (row[4] for row in found if row[1:3] == ("explore", "three"))
     assert "size 3 -> 8: the process was ended by SIGSEGV, a segmentation fault; the rest was run" in crash
     assert "size 3 -> 256: output 0[" in wrong

@@ -297,7 +297,7 @@ def _cancelled(call: Call, wide: Outcome, inputs: float) -> float:
 
 def _growth(call: Call) -> float:
     """Return how many times larger than usual cotangents are; 1 where they are smaller or absent."""
-    u = None if call.cotangent is None else call.cotangent(torch.ones(1), 0)
+    u = None if call.cotangent is None else call.cotangent(torch.ones(1, device="cpu"), 0)
     return 1.0 if u is None else max(1.0, _size(widened(u)))
 
 
