@@ -212,9 +212,9 @@ class Explorer:
         is_same_numbers = all(change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in case.changes)
         if not is_same_numbers and not is_within_domain(self.target, self.sample, call.sample):
             return Verdict(case, reason=REFUSED)
-        told = [change for change in case.changes if change.stage != LAYOUTS or layouts.EXPANDED in change.text]
-        numbers = tuple(change.text for change in told if change.stage <= LAYOUTS), frozenset[int]()
-        key = (tuple(change.text for change in told), call.needs) if call.needs else numbers
+        counted = [change for change in case.changes if change.stage != LAYOUTS or layouts.EXPANDED in change.text]
+        numbers = tuple(change.text for change in counted if change.stage <= LAYOUTS), frozenset[int]()
+        key = (tuple(change.text for change in counted), call.needs) if call.needs else numbers
         if not self.judge.takes(call, numbers):
             return Verdict(case, reason=UNKNOWN)
         before = [x.detach().clone() for x in call.sample.tensors()]
@@ -250,7 +250,7 @@ class Explorer:
     def _judged(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
         fault = None if self._is_told(case) else self._compared(case, call, given, key)
-        if fault is not None and len(case.changes) > 1 and self._is_of_dtype(case, given, fault, key):
+        if fault is not None and len(case.changes) > 1 and self._is_of_extremes(case, given, fault, key):
             raise UnfitError(OVERFLOW)
         return fault
 
@@ -274,7 +274,7 @@ class Explorer:
                 return fault
         return None
 
-    def _is_of_dtype(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
+    def _is_of_extremes(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
         """Return True if numbers are beyond a dtype, and right in a wider one; or what nan or inf makes differs."""
         if fault.found is None or fault.expected is None:
             return False
