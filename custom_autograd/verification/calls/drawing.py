@@ -37,7 +37,7 @@ TYPICAL = (
 """How the texts of changes end that stand for the others of their key."""
 
 ROUNDS = 3
-"""How often each two meet: among others every time, as one change may hide what another shows."""
+"""How many times each pair of changes meets, each time among others: one change may hide what another shows."""
 
 MOST = 4
 """Changes of one case."""
@@ -84,14 +84,14 @@ def paired(
                 yield Case(pair)
 
 
-def rows_of(case: Case) -> tuple[str, ...]:
+def rows_of(case: Case) -> Set[str]:
     """Return the checks that together look at the values and gradients of a plain call with one change, if any do."""
     change = case.changes[0] if len(case.changes) == 1 and case.way is PLAIN else None
     if change is None or change.is_of_dtype or change.key == "shapes":
-        return ()
+        return set()
     if change.stage == SCALARS or change.text.endswith(SMALL):
-        return ("reference", "reference_gradients")
-    return (change.check,) if change.stage != VALUES or change.text.endswith(NOT_FINITE) else ()
+        return {"reference", "reference_gradients"}
+    return {change.check} if change.stage != VALUES or change.text.endswith(NOT_FINITE) else set()
 
 
 def typical(changes: Sequence[Change], draw: random.Random) -> list[Change]:
@@ -151,7 +151,7 @@ def _way(draw: random.Random) -> Way:
 
 
 def named(changes: Sequence[Change], texts: Sequence[str]) -> Case | None:
-    """Return the case of these changes and this way; None if there is no such."""
+    """Return the case whose changes and way have these texts; None if a text belongs to neither."""
     by_text = {change.text: change for change in reversed(changes)}
     ways = {way.text: way for way in WAYS}
     if not set(texts) <= by_text.keys() | ways.keys():

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -184,7 +185,7 @@ class Explorer:
 
     def _is_told(self, case: Case) -> bool:
         """Return True if other checks have looked at the values and gradients of a call."""
-        return self.told.issuperset(rows_of(case) or ("none",))
+        return bool(rows := rows_of(case)) and rows <= self.told
 
     def _cases(self) -> Iterator[Case]:
         """Yield what is looked at, without end if that is asked; not where the sample is accepted to be wrong."""
@@ -257,6 +258,7 @@ class Explorer:
     def _compared(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         has_gradients = bool(call.needs) and case.way.has_gradients
         is_exact = not any(change.is_of_dtype for change in case.changes)
+        find = partial(find_fault, is_exact=is_exact, least=case.least, slack=case.slack)
         is_whole = bool(call.needs) and call.shared is None and case.way.plain is run
         whole = replace(given, needs=self.start.needs) if is_whole else given
         for outcome in case.way.run(self.target, call):
@@ -266,8 +268,7 @@ class Explorer:
                 only = self._able_of(case, call, key, results_of(outcome)) if has_gradients else []
             for depth in case.depths:
                 truth = self.judge.truth(whole, case.way.plain, only, key, depth=depth)
-                limits = {"least": case.least, "slack": case.slack}
-                fault = None if truth is None else find_fault(seen, truth, is_exact=is_exact, **limits)
+                fault = None if truth is None else find(seen, truth)
                 if fault is None:
                     break
             if fault is not None:
@@ -281,9 +282,9 @@ class Explorer:
         is_special = any(change.text.endswith(NOT_FINITE) for change in case.changes)
         if is_special and is_finite_part_same(fault.found, fault.expected):
             return True
-        wide = given.map(to_double)
         with contextlib.suppress(Exception):  # what it refuses proves nothing
-            return not fault.found.isfinite().all() and self._compared(case, wide, wide, (key, "wide")) is None
+            if not bool(fault.found.isfinite().all()):
+                return self._compared(case, wide := given.map(to_double), wide, (key, "wide")) is None
         return False
 
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
@@ -294,8 +295,7 @@ class Explorer:
             return None  # calls that the author may not have thought of: values only
         if not stages and self.sample.accepted:
             return None  # the sample itself has checks of its own, which may have failed as expected
-        is_of_fakes = stages <= OF_FAKES
-        text = find_false_fake(self.target, call.sample) if is_of_fakes else None
+        text = find_false_fake(self.target, call.sample) if stages <= OF_FAKES else None
         is_far = any(change.key.startswith("numbers") for change in case.changes)  # steps may be too large there
         is_blind = not self.judge.has_reference and bool(call.needs) and not is_far
         is_changed = not stages or bool(stages & {SIZES, VALUES, SCALARS})  # else the sample itself tells
