@@ -94,7 +94,7 @@ def test_fake_that_makes_a_number_of_a_size_fails():
     result = result_of(FIXES_SIZE)
 
     assert "failed" == result.status
-    assert "5 sizes compile 5 graphs instead of a static and a dynamic one" in result.message
+    assert "5 sizes compile 5 graphs instead of one for all" in result.message
     assert "the guard that fails: tensor 'x' size mismatch at index 0. expected 20, actual 28" in result.message
 
 
@@ -107,7 +107,7 @@ def test_what_takes_long_to_compile_is_not_compiled_for_more_sizes(monkeypatch):
 
 
 def test_backward_that_makes_a_number_of_a_size_fails():
-    assert "5 sizes compile 5 graphs instead of a static and a dynamic one" in result_of(FIXES_SIZE_BACKWARD).message
+    assert "5 sizes compile 5 graphs instead of one for all" in result_of(FIXES_SIZE_BACKWARD).message
 
 
 def test_branch_on_a_size_passes():

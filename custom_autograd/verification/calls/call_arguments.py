@@ -55,9 +55,14 @@ def _others(value: object) -> tuple[object, ...]:
     if isinstance(value, float):
         near = (0.7 * value, -value) if value else ()
         return (*near, *(other for other in SCALARS if other not in (value, *near)))
-    if isinstance(value, int) and -4 <= value <= 3:  # it may name a dimension
+    if isinstance(value, int) and may_be_dimension(value):
         return tuple(dim for dim in (0, -1) if dim != value)
     return ()
+
+
+def may_be_dimension(value: int) -> bool:
+    """Return True for a number that may name a dimension of a tensor."""
+    return -4 <= value <= 3
 
 
 SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, range_of
-from custom_autograd.verification.calls.call_arguments import value_of, with_value
+from custom_autograd.verification.calls.call_arguments import may_be_dimension, value_of, with_value
 from custom_autograd.verification.calls.layouts import offset
 from custom_autograd.verification.harness.agreement import raised_on_fakes
 from custom_autograd.verification.harness.sweeps import is_index, is_ordered
@@ -143,7 +143,7 @@ def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | N
 
 def _larger(value: object) -> object:
     if type(value) is int:
-        return value * FACTOR
+        return value if may_be_dimension(value) else value * FACTOR
     return [_larger(item) for item in value] if isinstance(value, list) and not Sample(value).tensors() else value
 
 

@@ -47,7 +47,10 @@ MORE_FACTORS = (4, 5)
 """Two calls more, where three compiled three graphs: a branch on a size ends there, a size made a number does not."""
 
 MOST_GRAPHS = 2
-"""Graphs that torch.compile makes for calls that differ in a size or an integer: one static, then one dynamic."""
+"""Graphs that torch.compile makes for calls that differ in a size or an integer.
+
+One is dynamic; another is due where sizes differ that were equal, or a size is 1.
+"""
 
 MOST_NUMBERS = 2
 """How many numbers among the arguments are varied, one by one: each costs two or three compilations."""
@@ -93,12 +96,13 @@ class Trial:
     Args:
         target: what is compared with eager.
         function: what is compiled, such as the target's call.
+        is_dynamic: whether sizes and integers are symbols from the first call on; else they are from the second on.
     """
 
-    def __init__(self, target: Target, function: Function) -> None:
+    def __init__(self, target: Target, function: Function, *, is_dynamic: bool = True) -> None:
         self._target = target
         self._counter = GraphCounter()
-        self._function = compiled(function, backend=self._counter, fullgraph=True)
+        self._function = compiled(function, backend=self._counter, fullgraph=True, dynamic=is_dynamic or None)
 
     @property
     def graphs(self) -> int:
@@ -164,7 +168,7 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
         return PASSED
     unseen, count = _larger(target, sample, (7,)), trial.graphs
     guard = (trial.find_guard(unseen[0]) if unseen else None) or "one that torch does not name"
-    text = f"{count} sizes compile {count} graphs instead of a static and a dynamic one; the guard that fails: {guard}"
+    text = f"{count} sizes compile {count} graphs instead of one for all; the guard that fails: {guard}"
     if target.overload is None:
         return skipped(f"{text}; a Python function may look at sizes")
     return failed(text, cause="the fake kernel or a rule makes a number of a size")
@@ -206,7 +210,7 @@ def _values(value: object) -> list[int | float]:
 
 
 def _check_number(target: Target, name: str, value: object, calls: Sequence[Sample]) -> Finding:
-    trial = Trial(target, target.call)
+    trial = Trial(target, target.call, is_dynamic=not isinstance(value, float))  # torch makes a constant of each float
     for call in calls:
         difference = trial.run(call)
         if difference is not None:

@@ -5,7 +5,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,7 +25,7 @@ from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
-from custom_autograd.verification.harness.base import Finding, NothingToCheckError, failed, first_line, skipped
+from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, first_line, skipped
 from custom_autograd.verification.harness.differentiable import (
     can_have_gradient,
     function_of,
@@ -283,8 +283,15 @@ class Vmap(Row):
         yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
 
 
+@dataclass(frozen=True)
 class Compile(Row):
-    """The aot_eager backend: all of torch.compile but generating code. Functions, not ops, may break their graph."""
+    """The aot_eager backend: all of torch.compile but generating code. Functions, not ops, may break their graph.
+
+    Attributes:
+        is_first: whether static shapes are compiled too: one sample shows them.
+    """
+
+    is_first: bool = True
 
     name = "compile"
     code = "C04"
@@ -294,8 +301,13 @@ class Compile(Row):
     is_plain = True
     why_not_generator = GENERATOR_IN_GRAPH
 
+    def further(self) -> Check:
+        """Return the check with dynamic shapes alone."""
+        return replace(self, is_first=False)
+
     def _cases(self, explorer: Explorer) -> Iterator[Case]:
-        yield from (Case((), way) for way in compilations_of(explorer.target))
+        ways = compilations_of(explorer.target)
+        yield from (Case((), way) for way in ways if self.is_first or way.text.startswith("dynamic"))
 
 
 class CompiledAutograd(WayRow):

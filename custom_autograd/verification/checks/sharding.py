@@ -6,6 +6,7 @@ The check `sharding` runs on such ranks in place of the one of all checks if --r
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import random
@@ -181,8 +182,8 @@ MIXED = "got mixed torch.Tensor and DTensor"
 """What torch raises where a rule that is written in its operations makes plain tensors."""
 
 
-RANKS, MOST = 4, 8
-"""Ranks that are played, and how many combinations of placements are tried there for each sample."""
+RANKS, MOST = 4, 6
+"""Ranks that are played, and how many combinations of placements are tried there at most for each sample."""
 
 MOST_ON_RANKS, COMPILED = 64, 2
 """How many on the ranks of a mesh, and how many of them in compiled code as well."""
@@ -196,7 +197,14 @@ class Sharding(Check):
     group = "system"
     needs = ("gradcheck",)
     most_samples = 2
+    seed = 0
     purpose = "DTensors give the values and gradients of whole tensors, however they are placed"
+
+    def further(self) -> Check:
+        """Return the check with other combinations."""
+        other = copy.copy(self)
+        other.seed += 1
+        return other
 
     def applies_to(self, target: Target) -> str | None:
         """Skip ops without a line of shapes, and versions of torch that cannot play ranks."""
@@ -220,7 +228,7 @@ class Sharding(Check):
     def placed(self, target: Target, sample: Sample) -> Iterator[Finding]:
         """Yield the findings of the calls."""
         with collectives.played(RANKS) as mesh:
-            yield from PlacedCalls(target, sample, mesh, limit=MOST).findings()
+            yield from PlacedCalls(target, sample, mesh, limit=MOST, seed=self.seed).findings()
 
 
 NO_LINE = "no line of shapes declares how it can be sharded (shapes=)"

@@ -175,6 +175,10 @@ class Check(ABC):
         del passed
         return self
 
+    def further(self) -> "Check":
+        """Return the check for the second sample of an op, and those that follow: itself by default."""
+        return self
+
     def ends_others(self, message: str) -> bool:
         """Return True if a finding is a reason to skip the checks that need this one: always by default."""
         del message

@@ -236,7 +236,7 @@ def _run_check(
                 yield None, first
         if not fits.get(position, True):
             continue
-        own = check.after(frozenset(passed[position]))
+        own = (check.further() if count else check).after(frozenset(passed[position]))
         shown, result = _run_at(case.target, own, sample, position, seed)
         if result.status == "passed" and not result.message:
             passed[position].add(check.name)
