@@ -144,8 +144,8 @@ def test_the_names_of_extend():
         described("custom_autograd.extend"),
         """\
 Case(target, samples, seconds): samples, seconds, target
-Check(args, kwargs): after, among, applies_to, asked, ends_others, group, is_for_errors, is_quick,
-    most_samples, needs, parts, run, source, within
+Check(args, kwargs): after, among, applies_to, asked, ends_others, further, group, is_for_errors,
+    is_quick, most_samples, needs, parts, run, source, within
 Finding(status, message, cause, measures, advice, shown): advice, cause, measures, message, shown,
     status
 KernelSource(name, fallback): is_replaced, load

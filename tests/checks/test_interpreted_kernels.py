@@ -37,7 +37,7 @@ class Product(torch.autograd.Function):
         return product(grad, y), product(grad, x)
 
 
-SAMPLES = [Sample(torch.linspace(-1, 2, 12).requires_grad_(), torch.linspace(1, 3, 12).requires_grad_())]
+SAMPLES = [Sample(torch.linspace(-1, 2, 5).requires_grad_(), torch.linspace(1, 3, 5).requires_grad_())]
 
 
 @interpreted

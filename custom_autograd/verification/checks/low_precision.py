@@ -60,6 +60,9 @@ SHARE = 0.02
 
 LONGEST = 2.0  # s of CPU time; of one sample, after which longer ones are left out
 
+CALLS = 8
+"""How many forwards and backwards one dtype takes, at least."""
+
 WIDEST = 2**20
 """Elements in the results of a variant: a size that makes the results long makes no sum long."""
 
@@ -90,8 +93,13 @@ class LowPrecision(Check):
             if time.process_time() - start > LONGEST:
                 yield skipped(f"{label}: left out, because smaller ones took {LONGEST:g} s")
                 continue
+            begun = time.process_time()
             if label and _is_wide(target, variant):
                 yield skipped(f"{label}: left out, because its results have more than {WIDEST} elements")
+                continue
+            spent = time.process_time() - begun
+            if spent > LONGEST / CALLS:
+                yield skipped(f"{label}: left out, because one call took {spent:.1f} s")
                 continue
             # Of a long sum, bfloat16 first: there may be no time for all.
             for dtype, budget in reversed(BUDGETS.items()) if label else BUDGETS.items():
