@@ -99,7 +99,9 @@ def test_a_check_that_failed_has_told_nothing():
     def _(x):
         return x * (1 if x.is_contiguous() else 2)
 
-    report = check(lost_rows, [Sample(torch.ones(4, 3))], checks=["layouts", Explore(tell=seen.append)], isolated=False)
+    report = check(
+        lost_rows, [Sample(torch.ones(4, 3))], checks=["layouts", Explore(30.0, tell=seen.append)], isolated=False
+    )
 
     assert ["failed", "failed"] == [row.status for row in report.results]
     assert "'x' transposed" in report.results[1].message or "'x' with rows apart" in report.results[1].message

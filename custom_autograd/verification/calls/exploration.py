@@ -40,6 +40,7 @@ from custom_autograd.verification.calls.case import (
     LOST,
     OVERFLOW,
     REFUSED,
+    SPECIAL,
     UNFIT,
     UNKNOWN,
     Case,
@@ -251,8 +252,8 @@ class Explorer:
     def _judged(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         """Return what is wrong with the outcomes of a call that the op may write to; whatever it raises leaves."""
         fault = None if self._is_told(case) else self._compared(case, call, given, key)
-        if fault is not None and len(case.changes) > 1 and self._is_of_extremes(case, given, fault, key):
-            raise UnfitError(OVERFLOW)
+        if fault is not None and len(case.changes) > 1 and (reason := self._extreme(case, given, fault, key)):
+            raise UnfitError(reason)
         return fault
 
     def _compared(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
@@ -275,17 +276,18 @@ class Explorer:
                 return fault
         return None
 
-    def _is_of_extremes(self, case: Case, given: Call, fault: Fault, key: object) -> bool:
-        """Return True if numbers are beyond a dtype, and right in a wider one; or what nan or inf makes differs."""
+    def _extreme(self, case: Case, given: Call, fault: Fault, key: object) -> str | None:
+        """Return why extreme numbers are no fault: they are right in a wider dtype, or only nan or inf differ."""
         if fault.found is None or fault.expected is None:
-            return False
+            return None
         is_special = any(change.text.endswith(NOT_FINITE) for change in case.changes)
         if is_special and is_finite_part_same(fault.found, fault.expected):
-            return True
+            return SPECIAL
         with contextlib.suppress(Exception):  # what it refuses proves nothing
             if not bool(fault.found.isfinite().all()):
-                return self._compared(case, wide := given.map(to_double), wide, (key, "wide")) is None
-        return False
+                wide = given.map(to_double)
+                return None if self._compared(case, wide, wide, (key, "wide")) else OVERFLOW
+        return None
 
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:
         """Return what else is wrong with a plain call: its fake, or, where no reference knows, its gradients."""
