@@ -410,6 +410,18 @@ def test_the_cache_tag_keeps_what_others_wrote():
         config.cache_key_tag = before
 
 
+def test_the_cache_tag_is_due_once_in_each_compilation():
+    tag = compiler.CacheTag()
+
+    def asked(names="aba"):
+        return [tag.is_due(name) for name in names]
+
+    assert [False, False, False] == asked()
+    for _ in range(2):
+        with torch._guards.tracing(torch._guards.TracingContext(None)):
+            assert [True, True, False] == asked()
+
+
 @compiler.constant_in_graphs
 def spelled(value):
     return ", ".join([str(value)] * 2)  # more than Dynamo can trace

@@ -1,16 +1,18 @@
 """Compile caches: a changed rule is never served from a cache that was filled before the change.
 
 The on-disk caches of Inductor and AOTAutograd know the graph, not the source of the Python rules it was traced
-through (pytorch#144344). So a fingerprint of the rules of each op becomes part of the caches' key. It is counted from
-when the fake of the op first runs: no op is compiled before, and a process declares many ops that it never compiles.
+through (pytorch#144344). So a fingerprint of the rules of each op becomes part of the caches' key. It is made in each
+compilation, when the fake of the op first runs there: a rule may read another value than in the one before.
 
 A fingerprint is a number that changes when the schema or a rule of an op changes, or anything that a rule reaches:
 
 rule -> its code, constants, defaults, closure
-     -> the global names that it reads: numbers, texts, containers, functions, classes, objects, modules
-            -> of a class, an object or a module: the attributes that the code names
+     -> the global names that it reads: numbers, arrays, texts, containers, functions, classes, objects, modules
+            -> of a class, an object or a module: the attributes that the code names, also in a text
+            -> of a class: what Python calls without a name, such as `__enter__`
             -> of another op: its schema and rules
             -> of another package: its version
+call -> the functions that are passed as static arguments
 
 It is not complete: an environment variable, say, or a file that a rule reads while it is traced is not seen.
 """
@@ -23,10 +25,12 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from custom_autograd.core.locations import layers_of, unwrap
@@ -38,7 +42,8 @@ from custom_autograd.torch_private.compiler import CacheTag
 MOST = 5000
 """Objects that are looked at; a rule that reaches more is taken for another one in each process."""
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (bool, int, float, complex, str, bytes, range, Enum, type(None))
+CONTAINERS = (list, tuple, deque, set, frozenset, dict, MappingProxyType)
 OWN_AND_TORCHS = frozenset({"torch", "custom_autograd", "builtins"}) | sys.stdlib_module_names
 _TAG = CacheTag()
 
@@ -48,14 +53,17 @@ class CompileCache(Capability):
 
     name = "compile cache"
 
-    def attach(self, record: OpRecord) -> None:
-        """Count the rules of the op again, if something may have been compiled with them."""
-        if record.road.is_traced:
-            self.before_trace(record)
-
-    def before_trace(self, record: OpRecord) -> None:
-        """Count the rules of the op into the tag, in place of what was counted before."""
-        _TAG.update(str(record.definition.name), fingerprint(record))
+    def before_trace(self, record: OpRecord, arguments: Mapping[str, Any]) -> None:
+        """Count the rules of the op into the tag, and the functions among the arguments of a call."""
+        name = str(record.definition.name)
+        if _TAG.is_due(name):
+            _TAG.update(name, fingerprint(record))
+        for argument in record.declaration.schema.arguments:
+            value = arguments[argument.name]
+            if argument.to_dispatcher is not None and callable(value):
+                call = f"{name}({argument.to_dispatcher(value)})"
+                if _TAG.is_due(call):
+                    _TAG.update(call, _number_of(value))
 
     def describe(self, record: OpRecord) -> str:
         """Return how the op is distinguished from its earlier versions."""
@@ -66,7 +74,14 @@ def fingerprint(record: OpRecord) -> int:
     """Return 64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
     reader = Reader()
     reader.read_op(record)
-    return int.from_bytes(reader.digest.digest(), "big")
+    return reader.number()
+
+
+def _number_of(value: Any) -> int:  # Any: a function or class
+    """Return the same of a function, or of a class and all its attributes."""
+    reader = Reader()
+    reader.read(value, frozenset(dir(value) if isinstance(value, type) else ()), "")
+    return reader.number()
 
 
 class Reader:
@@ -77,11 +92,18 @@ class Reader:
         self._seen: set[tuple[int, frozenset[str]]] = set()
         self._kept: list[object] = []  # what is seen stays alive, so that no other object gets its id
 
+    def number(self) -> int:
+        """Return 64 bits of what was read."""
+        return int.from_bytes(self.digest.digest(), "big")
+
     def read_op(self, record: OpRecord) -> None:
         """Read the schema and the rules of an op."""
         if not self._is_new(record):
             return
-        self._add(record.declaration.schema.text)
+        schema = record.declaration.schema
+        self._add(schema.text)
+        self._add(str([(one.name, one.is_differentiable, one.alias_of, one.is_view) for one in schema.outputs]))
+        self._add(str([one.name for one in schema.arguments if one.is_differentiable]))
         for rule in sorted(record.registrations.all(), key=lambda rule: rule.title):
             self._add(rule.title)
             self._add(rule.settings)
@@ -101,7 +123,7 @@ class Reader:
             self._add(repr(value))
         elif not self._is_new(value, names):
             return
-        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+        elif isinstance(value, CONTAINERS):
             for item in _items(value):
                 self.read(item, names, package)
         elif isinstance(value, (partial, MethodType, staticmethod, classmethod, property, FunctionType)):
@@ -128,14 +150,14 @@ class Reader:
                 continue
             self._read_code(plain, code, own or package)
             if isinstance(value, MethodType):
-                self.read(value.__self__, names_in(code), own or package)
+                self.read(value.__self__, _names_in(code), own or package)
 
     def _read_code(self, function: Any, code: CodeType, package: str) -> None:
         if not self._is_new(code):
             return
         for piece in _pieces(code):
             self.digest.update(piece)
-        names = names_in(code)
+        names = _names_in(code)
         for value in _referenced(function, names):
             self.read(value, names, package)
         for name in _imports_in(code):
@@ -167,7 +189,9 @@ class Reader:
         if self._is_foreign(own, package):
             return
         for base in cls.__mro__[:-1]:
-            self._read_attributes(vars(base), names | {"__call__", "__init__", "__new__"}, names, own)
+            unnamed = {name for name, value in vars(base).items() if name.startswith("__") and callable(value)}
+            self._read_attributes(vars(base), names | unnamed, names, own)
+        self._read_class(type(cls), names, package)
 
     def _read_instance(self, value: Any, names: frozenset[str], package: str) -> None:
         if _package_of(type(value)) == "triton" and hasattr(value, "fn"):  # made by triton.jit or triton.autotune
@@ -176,10 +200,10 @@ class Reader:
         plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
         if isinstance(plain, FunctionType):
             self.read(plain, names, package)
-            names |= names_in(plain.__code__)
-        if not self._is_foreign(_package_of(type(value)), package):
-            self._read_class(type(value), names, package)
-            self._read_attributes(getattr(value, "__dict__", {}), names, names, package)
+            names |= _names_in(plain.__code__)
+        self._read_class(type(value), names, package)
+        self._read_attributes(_attributes_of(value, names), names, names, package)
+        self.digest.update(_memory_of(value))
 
     def _read_attributes(self, found: Any, wanted: frozenset[str], names: frozenset[str], package: str) -> None:
         for name in sorted(wanted & found.keys()):
@@ -227,9 +251,24 @@ def _this_process() -> str:
 
 def _items(container: Any) -> Iterable[Any]:
     """Return what a container holds, in an order that is the same in every process."""
-    if isinstance(container, dict):
+    if isinstance(container, (dict, MappingProxyType)):
         return itertools.chain.from_iterable(container.items())
     return sorted(container, key=repr) if isinstance(container, (set, frozenset)) else container
+
+
+def _attributes_of(value: Any, names: Iterable[str]) -> dict[str, Any]:  # Any: as above
+    """Return the attributes of an object itself, by name; those in slots only if they are named."""
+    slots = [name for name in names if isinstance(getattr(type(value), name, None), MemberDescriptorType)]
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+
+
+def _memory_of(value: Any) -> bytes:  # Any: as above
+    """Return the contents of an array of numbers; nothing for other objects."""
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return b""
+    return f"{view.format} {view.shape}".encode() + view.tobytes()
 
 
 def _record_of_overload(value: Any) -> OpRecord | None:
@@ -256,6 +295,13 @@ def _pieces(code: CodeType) -> Iterator[bytes]:
             yield from _pieces(constant)
         else:
             yield repr(list(_items(constant)) if isinstance(constant, frozenset) else constant).encode()
+
+
+def _names_in(code: CodeType) -> frozenset[str]:
+    """Return the names that code uses, and its texts, which may be names that it gives to getattr."""
+    texts = [piece for piece in code.co_consts if isinstance(piece, str)]
+    inner = [_names_in(piece) for piece in code.co_consts if isinstance(piece, CodeType)]
+    return names_in(code).union(texts, *inner)
 
 
 def _imports_in(code: CodeType) -> list[str]:

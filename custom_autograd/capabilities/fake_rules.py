@@ -15,7 +15,7 @@ from custom_autograd.execution import refusals
 from custom_autograd.execution.bind import Binder
 from custom_autograd.execution.call import make_ready
 from custom_autograd.kernels.launches import is_interpreted, recorded
-from custom_autograd.registration.capability import Capability, add, registered
+from custom_autograd.registration.capability import Capability, add, overriding, registered
 from custom_autograd.registration.dispatcher_library import enclosed
 from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord
@@ -54,16 +54,15 @@ class FakeCapability(Capability):
         ints = _ints_of(record.declaration.schema)
 
         def fake(*args: Any, **kwargs: Any) -> Any:  # Any: fake tensors and other values, as the schema declares
-            if not record.road.is_traced:
-                record.road.is_traced = True
-                for capability in record.capabilities:
-                    capability.before_trace(record)
+            record.road.is_traced = True
             if record.road.uncalled:
                 make_ready(record)
             arguments = bind.arguments(*args, **kwargs)
             for name in required:
                 if arguments[name] is None:
                     refuse_none(name)
+            for capability in overriding(record.capabilities, Capability.before_trace):
+                capability.before_trace(record, arguments)
             check_sizes(record, arguments)
             rule = _find_rule(record, arguments)
             if rule is None:

@@ -7,7 +7,7 @@ there are. The defaults do nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
@@ -59,8 +59,8 @@ class Capability:
     def before_write(self, record: OpRecord) -> None:
         """Prepare a call of a mutating op while a mode of `__torch_dispatch__` is in effect."""
 
-    def before_trace(self, record: OpRecord) -> None:
-        """Note that the fake of the op runs for the first time: compiled graphs may hold the op from now on."""
+    def before_trace(self, record: OpRecord, arguments: Mapping[str, Any]) -> None:
+        """Note that the fake of the op runs, with arguments by name: a graph that is compiled now may hold the op."""
 
 
 @functools.cache

@@ -82,7 +82,10 @@ class Registration:
     @property
     def settings(self) -> str:
         """Return the text of what it consists of besides functions: its fields, but for where it was registered."""
-        return ", ".join(repr(getattr(self, one.name)) for one in fields(self) if one.name != "location")
+        values = [getattr(self, one.name) for one in fields(self) if one.name != "location"]
+        return ", ".join(
+            repr(sorted(value) if isinstance(value, frozenset) else value) for value in values if not callable(value)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,6 @@ class Rule(Registration):
     def functions(self) -> tuple[Function, ...]:
         """Return the function."""
         return (self.function,)
-
-    @property
-    def settings(self) -> str:
-        """Return nothing: the function says it all."""
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +182,9 @@ class BackwardRule(GradientRule):
         return isinstance(other, (Gradient, DropInRule))
 
     @property
-    def settings(self) -> str:
-        """Return the policies."""
-        return ", ".join(f"{name}: {policy}" for name, policy in self.saving.items())
+    def functions(self) -> tuple[Function, ...]:
+        """Return the backward, and what keeps and restores what it saves."""
+        return (self.function, *(one for policy in self.saving.values() for one in (policy.pack, policy.unpack)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -87,6 +88,15 @@ class CacheTag:
         self._parts: dict[str, int] = {}
         self._total = 0
         self._written = ""
+        self._counted: WeakKeyDictionary[TracingContext, set[str]] = WeakKeyDictionary()
+
+    def is_due(self, name: str) -> bool:
+        """Return True if a compilation runs in this thread, and this is its first call with a name."""
+        compilation = TracingContext.try_get()
+        if compilation is None or name in self._counted.setdefault(compilation, set()):
+            return False
+        self._counted[compilation].add(name)
+        return True
 
     def update(self, name: str, part: int) -> None:
         """Set the share of one op, and write the tag."""

@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 import types
+from collections import deque
+from enum import Enum
 
+import numpy as np
 import pytest
 import torch
 from tables import each
@@ -153,7 +156,65 @@ def reading(container):
     return lambda grad: grad * len(container)
 
 
+class InSlots:
+    __slots__ = ("factor",)
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+
+class Entered:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __enter__(self):
+        return self.factor
+
+    def __exit__(self, *_):
+        return None
+
+
+class Described:
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __get__(self, instance, owner):
+        return self.factor
+
+
+def using_an_object(make):
+    def rule(factor):
+        one = make(factor)
+        return lambda grad: grad * one.factor
+
+    return lambda: rule(2.0), lambda: rule(3.0)
+
+
+def by_a_text(factor):
+    one = types.SimpleNamespace(factor=factor)
+    return lambda grad: grad * getattr(one, "factor")  # noqa: B009 - the text is the point
+
+
+def within(factor):
+    def rule(grad):
+        with Entered(factor) as found:
+            return grad * found
+
+    return rule
+
+
 RULES = {
+    "an object of another package": using_an_object(lambda factor: types.SimpleNamespace(factor=factor)),
+    "a slot": using_an_object(InSlots),
+    "a descriptor": using_an_object(lambda factor: type("Owner", (), {"factor": Described(factor)})),
+    "a property of a metaclass": using_an_object(
+        lambda factor: type("Meta", (type,), {"factor": property(lambda _: factor)})("Owner", (), {})
+    ),
+    "an Enum": (lambda: reading([Enum("E", {"A": 2.0}).A]), lambda: reading([Enum("E", {"A": 3.0}).A])),
+    "an array": (lambda: reading(np.full(3, 2.0)), lambda: reading(np.full(3, 3.0))),
+    "a deque": (lambda: reading(deque([1.0])), lambda: reading(deque([2.0]))),
+    "an attribute that a text names": (lambda: by_a_text(2.0), lambda: by_a_text(3.0)),
+    "what a with statement calls": (lambda: within(2.0), lambda: within(3.0)),
     "its code": (lambda: lambda grad: grad * 2, lambda: lambda grad: grad * 3),
     "a list that it reads": (lambda: reading([1.0]), lambda: reading([2.0])),
     "a dict that it reads": (lambda: reading({"a": 1.0}), lambda: reading([2.0])),
@@ -174,6 +235,61 @@ def test_the_fingerprint_follows_a_rule_and_nothing_else(make, make_another):
         return fingerprint(op._record)
 
     assert declare(1, make()) == declare(2, make()) != declare(3, make_another())
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    return x * y
+
+
+OPTIONS = {
+    "an input without a gradient": lambda op: op("a", non_differentiable=("y",)),
+    "gradients that are not filled": lambda op: op("c", materialize_grads=False),
+    "a backward that is not differentiable": lambda op: op("d", once_differentiable=True),
+}
+
+
+@pytest.mark.parametrize("declare", OPTIONS.values(), ids=OPTIONS)
+def test_the_fingerprint_follows_the_options_of_an_op_and_of_its_rules(declare):
+    def number(name, once_differentiable=False, materialize_grads=True, **options):
+        op = custom_op(f"compiler::options_{name}", product, replace=True, **options)
+        op.register_backward(
+            lambda grad, x, y: {"x": grad * y, "y": grad * x},
+            once_differentiable=once_differentiable,
+            materialize_grads=materialize_grads,
+        )
+        return fingerprint(op._record)
+
+    assert number("plain") == number("again") != declare(number)
+
+
+def doubled(x):
+    return x * Settings.factor
+
+
+@custom_op("compiler::applied", static="function", reference=True)
+def applied(x: Tensor, function) -> Tensor:
+    return function(x)
+
+
+@custom_op("compiler::by_settings", reference=True)
+def by_settings(x: Tensor) -> Tensor:
+    return x * Settings.factor
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("call", [lambda x: applied(x, doubled), by_settings], ids=["static argument", "rule"])
+def test_each_compilation_counts_what_is_read_then(monkeypatch, call):
+    """The entries that a process adds to the cache are those of the values that it has when it adds them."""
+
+    def key():
+        torch._dynamo.reset()
+        torch.compile(lambda x: call(x), backend="eager")(torch.ones(2))
+        return torch.compiler.config.cache_key_tag
+
+    before, again = key(), key()
+    monkeypatch.setattr(Settings, "factor", 3.0)
+
+    assert before == again != key()
 
 
 class Settings:
