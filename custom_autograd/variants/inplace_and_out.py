@@ -198,7 +198,10 @@ def _call_op(op: OpRecord, args: Sequence[Any], kwargs: dict[str, Any]) -> Any: 
 
 def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True if backward may save what is written to, under any of its names."""
-    if not torch.is_grad_enabled() or not any(map(_is_recorded, tensors_in([*args, *kwargs.values()]))):
+    if not torch.is_grad_enabled():
+        return False
+    is_exporting = torch.compiler.is_exporting()  # whoever loads the program may want its gradients
+    if not is_exporting and not any(map(_is_recorded, tensors_in([*args, *kwargs.values()]))):
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that is never read

@@ -162,6 +162,17 @@ def test_a_strictly_exported_program_is_right(name, fresh_compiler):
     assert torch.allclose(PLAIN[name](rand()), program.module()(rand()))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@every
+def test_an_exported_program_is_differentiated_as_the_call_is(name, strict, fresh_compiler):
+    """It is exported with tensors that need no gradient, and may be trained."""
+    program = torch.export.export(Calls(through(name)), (rand(),), strict=strict).module()
+    x = rand(requires_grad=True)
+    (expected,) = torch.autograd.grad(PLAIN[name](x).sum(), x)
+
+    assert torch.allclose(expected, torch.autograd.grad(program(x).sum(), x)[0])
+
+
 def test_an_exported_program_holds_the_op_itself_where_the_variant_is_derived():
     graph = torch.export.export(Calls(through("derived")), (rand(),)).graph
     names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
