@@ -45,7 +45,7 @@ from custom_autograd.schema.annotations import Refusal
 from custom_autograd.schema.schema import Schema
 from custom_autograd.shapes.rule import DType, ShapeOptions
 from custom_autograd.torch_attributes import with_attributes
-from custom_autograd.torch_private.compiler import outside_compilation, traced_as
+from custom_autograd.torch_private.compiler import computing_attributes, outside_compilation, traced_as
 from custom_autograd.torch_private.definitions import OwnDefinition
 from custom_autograd.torch_private.dispatch import OpOverload
 from custom_autograd.values.validation import level_of, parse_level
@@ -213,6 +213,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         functools.update_wrapper(self, function, updated=())
         self.__name__ = getattr(function, "__name__", record.declaration.name.name)
         self.__signature__ = declare.signature_of(record)
+        self._compute = computing_attributes(self)
         with record.lock:
             record.road.uncalled.add(self)
         if record.handle is None:
@@ -291,6 +292,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         Raises:
             DeclarationError: the op can have none; the message gives the reason.
         """
+        self._compute("_inplace")
         return self._inplace
 
     @property
@@ -300,6 +302,7 @@ class CustomOp(OwnDefinition, Generic[P, R]):
         Raises:
             DeclarationError: the op can have none; the message gives the reason.
         """
+        self._compute("_out")
         return self._out
 
     @Lazy

@@ -23,6 +23,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from custom_autograd import custom_op
 from custom_autograd.core.errors import KernelError
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.native.loading import library as native
 from custom_autograd.registration import dispatcher_library
 from custom_autograd.torch_private import (
@@ -431,6 +432,31 @@ def test_a_function_is_constant_in_graphs(fresh_compiler):
     compiled = torch.compile(lambda x, n: x + len(spelled(n)), fullgraph=True, backend="eager", dynamic=False)
 
     assert [4.0, 6.0] == [compiled(torch.zeros(1), n).item() for n in (1, 12)]
+
+
+class WithLazy:
+    @Lazy
+    def number(self):
+        return object() and 2
+
+    @Lazy
+    def broken(self):
+        raise ValueError
+
+
+def test_dynamo_traces_no_write_of_a_lazy_attribute_that_is_computed_before(fresh_compiler):
+    one, graphs = WithLazy(), []
+    compute = compiler.computing_attributes(one)
+
+    def f(x):
+        compute("number")
+        return x + one.number
+
+    compiled = torch.compile(f, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
+
+    assert [2.0, 3.0] == [compiled(torch.full((1,), float(n))).item() for n in range(2)]
+    assert 1 == len(graphs)
+    assert compute("broken") is None
 
 
 def test_dynamo_traces_a_function_in_place_of_another_and_guards_on_the_code_of_both(fresh_compiler):

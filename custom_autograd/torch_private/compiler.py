@@ -20,9 +20,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NoReturn, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -57,6 +57,22 @@ def constant_in_graphs(function: F) -> F:
     """Return the same function; Dynamo calls it while it traces, with constants, and takes the result for one."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of a function
     return function
+
+
+def computing_attributes(owner: object) -> Callable[[str], None]:
+    """Return a function that computes a lazy attribute of an object, also for Dynamo.
+
+    Dynamo would trace the write to the object: it warns of it in an export, and traces the caller again in the next
+    call, which finds another object.
+    """
+    found = ref(owner)
+
+    @constant_in_graphs
+    def compute(attribute: str) -> None:
+        with suppress(Exception):  # whoever reads the attribute gets the error
+            getattr(found(), attribute)
+
+    return compute
 
 
 def traced_as(traced: Callable[..., object]) -> Callable[[F], F]:

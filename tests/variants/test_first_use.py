@@ -1,8 +1,9 @@
-"""Variants that compiled code uses before any other has: no lock is taken while a call is traced."""
+"""Variants that compiled code uses before any other has: no lock is taken, and no write traced, with a call."""
 
 from python_server import run_python
 
 PROGRAM = """
+import warnings
 import torch
 from torch import Tensor
 from custom_autograd import custom_op
@@ -11,12 +12,25 @@ from custom_autograd import custom_op
 def sine(x: Tensor) -> Tensor:
     return x.sin()
 
+@custom_op("first_use::cosine", reference=True)
+def cosine(x: Tensor) -> Tensor:
+    return x.cos()
+
+class Cosine(torch.nn.Module):
+    def forward(self, x):
+        return cosine.inplace(x * 1)
+
 compiled = torch.compile(
     lambda x, out: (sine.inplace(x * 1), sine.out(x * 1, out=out)), fullgraph=True, backend="aot_eager"
 )
 x, out = torch.randn(3), torch.empty(3)
-for found in compiled(x, out):
-    torch.testing.assert_close(found, x.sin())
+for stance in ("default", "fail_on_recompile"):
+    with torch.compiler.set_stance(stance):
+        for found in compiled(x, out):
+            torch.testing.assert_close(found, x.sin())
+with warnings.catch_warnings():
+    warnings.filterwarnings("error", message=".*side effects")
+    torch.export.export(Cosine(), (x,), strict=True)
 """
 
 
