@@ -12,6 +12,7 @@ from custom_autograd.verification.calls.call_arguments import missing_optionals,
 from custom_autograd.verification.calls.case import DRAWS
 from custom_autograd.verification.calls.drawing import named
 from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.kernel_dtypes import in_dtypes_of_kernels
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (
     Check,
@@ -100,7 +101,11 @@ class Explore(Check):
             yield _look_again(self._explorer(target, sample), self.case)
             return
         seconds = self.budget / self.share
-        others = [*without_optionals(target, sample), *with_optionals(target, sample, self.missing)]
+        others = [
+            *without_optionals(target, sample),
+            *with_optionals(target, sample, self.missing),
+            *in_dtypes_of_kernels(target, sample),
+        ]
         draws = judged = 0
         for text, start in (("", sample), *others):
             explorer = self._explorer(target, start, text, seconds / (1 + len(others)))

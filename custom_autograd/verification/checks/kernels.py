@@ -28,13 +28,12 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import LAYOUTS
 from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.kernel_dtypes import kernel_of, taken_by
 from custom_autograd.verification.calls.row import Row
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import Finding, failed, skipped
 from custom_autograd.verification.harness.dispatching import (
     KernelDeclined,
-    as_dispatched,
-    completing,
     device_of_kernel,
     label_of_kernel,
 )
@@ -82,15 +81,25 @@ class Kernels(Row):
             yield skipped(ALONE)
         yield from _look_at_rules(target, sample)
         for key in present if "" in target.kernels else ():
-            moved = sample.map(operator.methodcaller("to", device_of_kernel(key)))
-            yield from self._compare(_with(target, key), _kernel(target, ""), moved, key, "the default kernel")
+            yield from self._compare_with_default(target, sample, key)
         for one, other in itertools.combinations(present, 2):
             device, home = device_of_kernel(other), device_of_kernel(one)
             if device == home and "" in target.kernels:
                 continue  # both were compared with the default kernel
             moved = sample.map(operator.methodcaller("to", home))
-            elsewhere = _on(_kernel(target, other), target, device=device, home=home)
+            elsewhere = _on(kernel_of(target, other), target, device=device, home=home)
             yield from self._compare(_with(target, one), elsewhere, moved, one, label_of_kernel(other))
+
+    def _compare_with_default(self, target: Target, sample: Sample, key: str) -> Iterable[Finding]:
+        """Yield what a kernel computes against the default one, in a dtype that it takes."""
+        taken = taken_by(target, key, sample.map(operator.methodcaller("to", device_of_kernel(key))))
+        if taken is None:
+            yield skipped(f"{label_of_kernel(key)} takes the sample in no dtype")
+            return
+        text, given = taken
+        for found in self._compare(_with(target, key), kernel_of(target, ""), given, key, "the default kernel"):
+            is_shown = text and found.status == "failed"
+            yield replace(found, message=f"{text}{found.message}", shown=(self, given) if is_shown else None)
 
     def _compare(self, target: Target, other: Function, sample: Sample, key: str, oracle: str) -> Iterable[Finding]:
         """Yield what a kernel computes in each layout against another one."""
@@ -105,7 +114,7 @@ def _find_reason(target: Target, key: str, sample: Sample) -> str:
     device = device_of_kernel(key)
     moved = sample.map(operator.methodcaller("to", device)) if device else sample
     try:
-        values_of(target, _kernel(target, key), moved)
+        values_of(target, kernel_of(target, key), moved)
     except KernelDeclined:
         return ""
     except KernelUnavailable as error:
@@ -134,11 +143,7 @@ UNAVAILABLE = "something else runs in its place, and is what the other checks lo
 def _with(target: Target, key: str) -> Target:
     """Return the target with that kernel of several on its device; the only one is reached as callers reach it."""
     its = [other for other in target.kernels if device_of_kernel(other) == device_of_kernel(key)]
-    return target if len(its) == 1 else replace(target, full=_kernel(target, key))
-
-
-def _kernel(target: Target, key: str) -> Function:
-    return completing(target.complete, as_dispatched(target.kernels[key]))
+    return target if len(its) == 1 else replace(target, full=kernel_of(target, key))
 
 
 def _on(kernel: Function, target: Target, *, device: str, home: str) -> Function:
