@@ -47,6 +47,36 @@ def short_key(index: Tensor, rows: int, columns: int) -> Tensor:
     return key(index.int(), rows, columns).long()
 
 
+def hashed(index: Tensor, table: Tensor) -> Tensor:
+    return table[(index[:, 0] * 73856093 + index[:, 1] * 19349663) % table.shape[0]]
+
+
+def hashed_in_32_bits(index: Tensor, table: Tensor) -> Tensor:
+    low = index.int()
+    return table[((low[:, 0] * 73856093 + low[:, 1] * 19349663) % table.shape[0]).long()]
+
+
+def picked(index: Tensor, table: Tensor) -> Tensor:
+    return table[index]
+
+
+def product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    return (x.long() * weight.long()).sum(-1) * scale
+
+
+def product_in_16_bits(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    return (x.short() * weight.short()).sum(-1, dtype=torch.int16) * scale
+
+
+def soft_maximum(x: Tensor) -> Tensor:
+    return x.logsumexp(-1)
+
+
+def soft_maximum_from_zero(x: Tensor) -> Tensor:
+    most = x.amax(-1, keepdim=True).clamp(min=0) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
+    return (x - most).exp().sum(-1).log() + most.squeeze(-1)
+
+
 def banded(x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     kept = torch.ones(x.shape[-2:], dtype=torch.bool).tril(0 if is_causal else x.shape[-1])
     return x.masked_fill(~(kept if mask is None else kept & mask), 0)
@@ -78,6 +108,10 @@ def weighted_but_for_ones(xs: list[Tensor], weights: list[float]) -> Tensor:
 BINS = [Sample(torch.tensor([0.3, -0.2, 0.7, 0.1]), torch.tensor([-1.0, 0.0, 0.5]))]
 SCALED = [Sample(torch.tensor([0.31, -0.2, 0.7]), torch.tensor(0.1))]
 KEYS = [Sample(torch.tensor([[0, 1], [2, 3]]), 4, 5)]
+CELLS = [Sample(torch.tensor([[0, 1], [2, 3], [5, 1]]), torch.arange(7.0) ** 2)]
+BYTES = [Sample(*torch.tensor([[3, -17, 20], [20, 4, -5]], dtype=torch.int8), torch.tensor(0.5))]
+CODES = [Sample(*torch.tensor([[3, 15, 2], [4, 1, 9]], dtype=torch.uint8), torch.tensor(0.5))]
+LOGITS = [Sample(torch.tensor([[-0.5, 0.25, 0.75], [-1.0, -0.5, 0.5]]))]
 MASKED = [Sample(torch.arange(1.0, 10.0).view(3, 3), torch.tensor([[True, False, False]] * 3))]
 MIXED = [Sample({"left": torch.ones(3), "right": torch.arange(3.0)}, {"left": 0.5, "right": 2.0})]
 WEIGHTED = [Sample([torch.ones(2), torch.arange(2.0)], [0.5, 2.0])]
@@ -86,6 +120,9 @@ ROWS = [
     ("edge", below, at_or_below, BINS, "'x' with numbers of 'edges'"),
     ("half", rounded, rounded_up, SCALED, "'x' with halves of 'scale', a power of 2"),
     ("key", key, short_key, KEYS, "integers 131071 times as large"),
+    ("hash", hashed, hashed_in_32_bits, CELLS, "integers 131071 times as large"),
+    ("bytes", product, product_in_16_bits, BYTES, "each integer the largest of its 8 or 16 bits"),
+    ("negative", soft_maximum, soft_maximum_from_zero, LOGITS, "numbers of 'x' 1000 times as large, and all negative"),
     ("switches", banded, masked_or_banded, MASKED, "is_causal=True, 'mask' "),
     ("keys", mixed, mixed_in_order, MIXED, "the keys of 'gains' in another order"),
     ("items", weighted, weighted_but_for_ones, WEIGHTED, "weights["),
@@ -104,6 +141,8 @@ def test_a_fault_is_named_by_what_shows_it(name, reference, kernel, samples, mes
     [
         ("honest_edge", below, lambda x, edges: torch.bucketize(x, edges), BINS),
         ("honest_half", rounded, rounded_by_reciprocal, SCALED),
+        ("honest_hash", hashed, lambda index, table: hashed(index.clone(), table), CELLS),
+        ("honest_bytes", product, lambda x, weight, scale: product(x.int(), weight.int(), scale), BYTES),
         ("honest_key", key, lambda index, rows, columns: index @ torch.tensor([columns, 1]), KEYS),
     ],
 )
@@ -117,6 +156,22 @@ def test_another_formula_passes(name, reference, kernel, samples):
 
 
 EXACT = ("coincidence", "integers")
+
+
+def test_flags_and_codes_of_four_bits_stay():
+    explorer = Explorer(target_of(with_kernel("codes", product, product_in_16_bits)), CODES[0])
+
+    assert not [change.text for change in explorer.changes() if change.key == "integers"]
+
+
+def test_an_index_that_its_reference_does_not_bring_within_bounds_stays():
+    op = with_kernel("looked_at", picked, picked)
+    explorer = Explorer(target_of(op), Sample(torch.tensor([2, 0]), torch.arange(4.0)))
+
+    reasons = [explorer.look(Case((change,))).reason for change in explorer.changes() if change.key == "integers"]
+
+    assert reasons
+    assert all(reasons)
 
 
 @custom_op("exact_changes::filtered", reference=True)

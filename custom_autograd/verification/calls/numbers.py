@@ -8,6 +8,7 @@ floating tensors are cast to another dtype.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,9 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample, range_of
 from custom_autograd.verification.calls.call_arguments import may_be_dimension, value_of, with_value
 from custom_autograd.verification.calls.layouts import offset
-from custom_autograd.verification.harness.agreement import raised_on_fakes
-from custom_autograd.verification.harness.sweeps import is_index, is_ordered
+from custom_autograd.verification.harness.agreement import raised_on_fakes, values_of
+from custom_autograd.verification.harness.dispatching import device_type_of
+from custom_autograd.verification.harness.sweeps import copy, is_index, is_ordered
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -60,6 +62,11 @@ def large(tensor: Tensor) -> Tensor:
     return tensor * (300 if tensor.dtype in (torch.float16, torch.bfloat16) else 1000)
 
 
+def large_negative(tensor: Tensor) -> Tensor | None:
+    """Return numbers that are all negative, and a thousand times as large; None where none is negative."""
+    return -large(tensor).abs() if not tensor.is_complex() and bool((tensor < 0).any()) else None
+
+
 def shuffled(tensor: Tensor) -> Tensor:
     """Return the numbers in another order."""
     order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()), device="cpu")
@@ -68,7 +75,9 @@ def shuffled(tensor: Tensor) -> Tensor:
 
 SMALL = ("a thousandth as large", "a millionth as large")
 
-LARGE = ("1000 times as large", "with one that is 1000")
+NEGATIVE = "1000 times as large, and all negative"
+
+LARGE = ("1000 times as large", "with one that is 1000", NEGATIVE)
 
 NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
 
@@ -81,6 +90,7 @@ VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] =
     ("a millionth as large", lambda x: x * 1e-6, True),
     ("zero", torch.zeros_like, True),
     ("rounded, with ties", lambda x: None if x.is_complex() else x.round(), True),
+    (NEGATIVE, large_negative, False),
     ("constant in each row", constant_rows, False),
     ("with a row of zeros", last_row(0.0), False),
     ("with one zero", element(0.0), False),
@@ -124,11 +134,13 @@ FACTOR = 2**17 - 1
 
 
 def large_integers(target: Target, sample: Sample) -> Iterator[tuple[str, Callable[[Sample], Sample | None]]]:
-    """Yield the call with its int64 tensors, and then its other integers too, made large."""
+    """Yield the call with its int64 tensors, and then its other integers too, made large; then with the largest."""
     if any(x.dtype == torch.int64 and is_index(x) for x in sample.tensors()):
         text = f"integers {FACTOR} times as large"
         yield f"{text}, in tensors", partial(_scaled, target, with_numbers=False)
         yield text, partial(_scaled, target, with_numbers=True)
+    if any(map(_is_narrow, sample.tensors())):
+        yield "each integer the largest of its 8 or 16 bits", partial(_filled, target)
 
 
 def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | None:
@@ -141,6 +153,22 @@ def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | N
     return found if _are_numbers(target, found) else None
 
 
+NARROW = (torch.int8, torch.uint8, torch.int16)
+"""Integers of which a sum of products may need more bits than it is made in."""
+
+CODES = 15
+"""Such integers that are no larger may be flags, or codes of 4 bits: only the author knows that there are no others."""
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    return tensor.dtype in NARROW and is_index(tensor) and bool((tensor > CODES).any())
+
+
+def _filled(target: Target, sample: Sample) -> Sample | None:
+    found = sample.map(lambda x: torch.full_like(x, torch.iinfo(x.dtype).max) if _is_narrow(x) else x)
+    return found if _are_numbers(target, found) else None
+
+
 def _larger(value: object) -> object:
     if type(value) is int:
         return value if may_be_dimension(value) else value * FACTOR
@@ -148,12 +176,21 @@ def _larger(value: object) -> object:
 
 
 def _are_numbers(target: Target, sample: Sample) -> bool:
-    """Return True if the reference only computes with the integers: no size, no position and no branch depends on them.
+    """Return True if the reference only computes with the integers: no size and no branch depends on them.
 
-    Other integers are never made larger: with them a kernel would read memory that is not its own.
+    They may be positions that the reference brings within bounds, as a hash does. Other integers are never made larger:
+    with them a kernel would read memory that is not its own.
     """
-    assert target.visible_reference is not None
-    return raised_on_fakes(target.visible_reference, sample, _refuse) is None
+    reference = target.visible_reference
+    assert reference is not None
+    if raised_on_fakes(reference, sample, partial(_refuse, names=POINTING)) is None:
+        return True
+    if device_type_of(sample) != "cpu" or raised_on_fakes(reference, sample, partial(_refuse, names=UNBOUNDED)):
+        return False  # elsewhere nothing looks at bounds
+    with contextlib.suppress(Exception):
+        values_of(target, reference, copy(sample))
+        return True
+    return False
 
 
 MOST_MADE = 2**22
@@ -164,9 +201,13 @@ POINTING = ("index", "gather", "segment", "scatter", "embedding", "take", "_loca
 """Parts of the names of what uses integers as positions, or reads them."""
 
 
-def _refuse(name: str, made: Sequence[Tensor]) -> None:
+UNBOUNDED = ("segment", "embedding", "_local_scalar_dense")
+"""The same of what does not look at bounds on the CPU, at all of them or in all of its forms."""
+
+
+def _refuse(name: str, made: Sequence[Tensor], names: Sequence[str]) -> None:
     """Raise where integers may be positions, and where a tensor of more than `MOST_MADE` elements is made."""
-    if any(part in name for part in POINTING):
+    if any(part in name for part in names):
         raise IndexError
     if any(x.numel() > MOST_MADE for x in made):
         raise MemoryError
