@@ -108,6 +108,27 @@ def test_write_to_an_input_is_found_where_it_happens():
     assert "the op writes to 'x', which it does not declare" in result.message
 
 
+@custom_op("faults_explore::windows")
+def windows(x: Tensor, step: int) -> Tensor:
+    return x.unfold(0, 4, step).clone()
+
+
+@windows.register_backward
+def _(grad, meta, step):
+    found = grad.new_zeros(meta.x.shape)
+    for i in range(grad.shape[0]):
+        found[i * step : i * step + 4] = grad[i]  # which overwrites what two windows share
+    return found
+
+
+def test_smaller_integer_that_no_sample_has_is_found_without_a_reference():
+    result = result_of(windows, samples=[Sample(torch.arange(12.0, requires_grad=True), 4)])
+
+    assert "failed" == result.status
+    assert result.message.startswith(("step=3: the gradient of 'x'", "step=1: the gradient of 'x'"))
+    assert "no sample has this 'step'" in result.cause
+
+
 def test_random_op_is_skipped():
     result = result_of(torch.nn.functional.dropout)
 

@@ -14,7 +14,7 @@ from custom_autograd.schema.schema import Argument
 from custom_autograd.verification.harness.agreement import find_shapes
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.sweeps import sizes_of
+from custom_autograd.verification.harness.sweeps import is_index, sizes_of
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -68,6 +68,14 @@ def may_be_dimension(value: int) -> bool:
 SCALARS = (0.0, 1.0, -1.0, 2.0, 250.0, 1e-3)
 """What a kernel may treat specially, or bound: a factor of 1 is left out, one of 0 divides, a power of 2 is a product,
 and one of 250 is clamped."""
+
+
+def other_integers(target: Target, sample: Sample, value: int) -> set[int]:
+    """Return others for a number; without a reference, which says what is allowed, smaller ones, if nothing points."""
+    if target.visible_reference is not None:
+        return {1, 2, 3, value - 1, value + 1, 2 * value} - {value}
+    is_bound = value in sizes_of(sample) or any(map(is_index, sample.tensors()))
+    return {1, value - 1} if value > 1 and not is_bound else set()
 
 
 def _position_of(target: Target, name: str) -> int:

@@ -232,10 +232,10 @@ def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
         yield Change(f"'{name}'", f"{name}={other!r}", SCALARS, changed, is_switch=is_switch)
     for name, text, apply in call_arguments.listed(target, sample):
         yield Change(f"'{name}'", text, SCALARS, partial(_with, apply))
-    for row in target.arguments if target.visible_reference is not None else ():
+    for row in target.arguments:
         value = value_of(target, sample, row.name)
         if type(value) is int and row.name not in sample.kept:
-            for other in sorted({1, 2, 3, value - 1, value + 1, 2 * value} - {value}):
+            for other in sorted(call_arguments.other_integers(target, sample, value)):
                 yield _replaced(target, row.name, other)
     for argument in declared_arguments(target):
         if argument.name in sample.kept:
