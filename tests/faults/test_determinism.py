@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from verdicts import verdict
 
+from custom_autograd import check, custom_op
 from custom_autograd.schema.samples import Sample
 
 COUNTER = itertools.count()
@@ -20,6 +21,17 @@ result_of = verdict("determinism", lambda make: [Sample(make(4))])
 @torch.library.custom_op("faults_determinism::declared", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def declared(x: Tensor) -> Tensor:
     return x * torch.rand_like(x)
+
+
+@custom_op("faults_determinism::dithered")
+def dithered(x: Tensor, is_training: bool = False) -> Tensor:
+    return x + torch.rand_like(x) if is_training or x.dtype == torch.bfloat16 else x * 2
+
+
+@custom_op("faults_determinism::noisy")
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    given = None if x.dtype == torch.float16 else generator
+    return x + torch.rand(x.shape, generator=given, dtype=x.dtype)
 
 
 def counting(x):
@@ -49,6 +61,19 @@ def test_equal_calls_pass():
 
 def test_declared_random_numbers_pass():
     assert "passed" == result_of(declared).status
+
+
+def test_random_numbers_of_another_flag_fail():
+    assert result_of(dithered).message.startswith(
+        "is_training=True: it draws random numbers, which its schema does not"
+    )
+
+
+def test_random_numbers_of_another_dtype_fail():
+    samples = [Sample(torch.ones(4), torch.Generator().manual_seed(1))]
+    (result,) = check(noisy, samples, checks=["determinism"], isolated=False).results
+
+    assert "in float16: it draws from torch's own generator, although it is given one" == result.message
 
 
 def test_counter_fails():

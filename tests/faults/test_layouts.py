@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.autograd import Function
 from verdicts import verdict
 
-from custom_autograd import custom_op
+from custom_autograd import check, custom_op
 from custom_autograd.schema.samples import Sample
 
 
@@ -122,3 +122,17 @@ def test_a_gradient_that_is_wrong_as_given_is_not_called_one_of_strides():
     assert "failed" == result.status
     assert ["as given"] == [line.partition(":")[0] for line in result.message.splitlines()]
     assert "a factor 1.5" == result.cause
+
+
+@custom_op("faults_layouts::noisy")
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    memory = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+    return memory[: x.numel()].view(x.shape) + torch.rand(x.shape, generator=generator)
+
+
+def test_an_op_with_a_generator_that_ignores_strides_fails():
+    samples = [Sample(torch.rand(3, 4), torch.Generator().manual_seed(1))]
+    (result,) = check(noisy, samples, checks=["layouts"], isolated=False).results
+
+    assert "failed" == result.status
+    assert "'x' with rows apart: output 0[" in result.message

@@ -83,3 +83,17 @@ def with_grad(x: Tensor) -> Tensor:
 
 def test_call_that_sets_the_grad_of_an_input_fails():
     assert message_of(with_grad).startswith("the call sets the .grad of 'x'")
+
+
+@custom_op("schema_faults::drop", outputs=("out", "kept"))
+def drop(x: Tensor, p: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    kept = torch.rand(x.shape, generator=generator) >= p
+    return x if p == 0 else x * kept, kept
+
+
+def test_random_op_that_returns_its_input_for_another_number_fails():
+    samples = [Sample(torch.ones(4), 0.5, torch.Generator().manual_seed(1))]
+    (result,) = check(drop, samples, checks=["schema"], isolated=False).results
+
+    assert result.message.startswith("p=0.0: KernelError: schema_faults::drop: the default kernel")
+    assert "returns an output 'out' that shares memory with input 'x'" in result.message

@@ -7,6 +7,7 @@ effect, and what only the first does is a cache, which is not looked at.
 """
 
 import contextlib
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -33,6 +34,8 @@ from custom_autograd.verification.calls.call import (
     find_change,
     kept,
 )
+from custom_autograd.verification.calls.call_arguments import scalars, with_value
+from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
@@ -43,9 +46,10 @@ from custom_autograd.verification.harness.differentiable import (
     signed_like,
     vector_jacobian,
 )
+from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.reached_state import changes_in, state_of
 from custom_autograd.verification.harness.records import record_of
-from custom_autograd.verification.harness.settings import move_on, outside_torch
+from custom_autograd.verification.harness.settings import draws, move_on, outside_torch
 from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
 from custom_autograd.verification.harness.targets import Target, call_on
 
@@ -66,11 +70,10 @@ class Determinism(Check):
         state = RandomState.current()
         first = _call_in(target, sample, state)
         is_drawing = state.has_moved()
-        if is_drawing and target.overload is not None and torch.Tag.nondeterministic_seeded not in target.overload.tags:
-            yield failed(
-                "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
-                "declare it with tags=torch.Tag.nondeterministic_seeded"
-            )
+        if target.overload is not None and torch.Tag.nondeterministic_seeded not in target.overload.tags:
+            text = "" if is_drawing else _find_drawing(target, sample)
+            if is_drawing or text:
+                yield failed(f"{text}{OF_TORCH if has_generator(sample) else UNDECLARED}")
         for _ in range(ROUNDS):
             difference = find_change(_call_in(target, sample, state), first)
             if difference is not None:
@@ -81,6 +84,26 @@ class Determinism(Check):
         yield _after_another_call(target, sample, state, first)
         yield _gradients(target, sample)
         yield from _grad_modes(target, sample, state, first)
+
+
+OF_TORCH = "it draws from torch's own generator, although it is given one"
+
+UNDECLARED = (
+    "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
+    "declare it with tags=torch.Tag.nondeterministic_seeded"
+)
+
+
+def _find_drawing(target: Target, sample: Sample) -> str:
+    """Return the dtype, the scalar or the flag with which alone a call draws random numbers; empty if none does."""
+    others = scalars(target, sample)
+    numbers = ((f"{name}={other!r}", with_value(target, sample, name, other)) for name, other in others)
+    dtypes = ((text, cast(sample)) for _, text, cast in casts(sample))
+    for text, variant in itertools.chain(numbers, dtypes):
+        with contextlib.suppress(Exception):  # what it refuses draws nothing
+            if variant is not None and draws(target, variant):
+                return f"{text}: "
+    return ""
 
 
 def _call_in(

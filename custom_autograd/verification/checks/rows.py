@@ -20,7 +20,7 @@ from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCAL
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.layouts import EXPANDED
-from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
+from custom_autograd.verification.calls.numbers import NEGATIVE, NOT_FINITE, OF_ALL, SMALL
 from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
@@ -49,7 +49,7 @@ class Reference(Row):
     is_quick = True
     purpose = "values equal those of the reference, whatever the numbers"
     stages = (VALUES, SCALARS)
-    endings = OF_ALL
+    endings = (*OF_ALL, NEGATIVE)
     begins_plain = True
     is_of_values = True
     asks_reference = True
@@ -78,6 +78,7 @@ class Layouts(Row):
     group = "layout"
     is_quick = True
     purpose = "values and gradients are the same in every memory layout of the inputs"
+    why_not_generator = ""  # each call is given a copy, and draws the same
     stages = (LAYOUTS,)
     begins_plain = True
     is_of_changes = True
@@ -140,6 +141,7 @@ class Cotangents(Row):
     is_quick = True
     needs = ("gradcheck",)
     purpose = "the backward takes incoming gradients of any layout, or none, and leaves them unchanged"
+    why_not_generator = ""  # each call is given a copy, and draws the same
     stages = (COTANGENTS,)
     needs_gradients = True
 
@@ -153,6 +155,7 @@ class SharedInputs(Row):
     is_quick = True
     most_samples = 2
     purpose = "the same tensor given twice, op(x, x), gives the values and gradients of two equal ones"
+    why_not_generator = ""  # each call is given a copy, and draws the same
     stages = (SHARED,)
     cause = "a result is kept by the identity or the memory of an argument, or one gradient is taken for both"
     nothing = "no two floating tensors of the sample have one shape and dtype"

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from custom_autograd.core.errors import KernelError, KernelUnavailable
 from custom_autograd.core.messages import quote
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.calls import layouts
+from custom_autograd.verification.calls.call_arguments import scalars, with_value
 from custom_autograd.verification.harness.agreement import VARIED, accepted_sizes
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -29,6 +31,7 @@ from custom_autograd.verification.harness.comparison import find_difference, is_
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names
+from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
 from custom_autograd.verification.harness.targets import Target, call_on, dense
 from custom_autograd.verification.harness.tracing import SPARSE
@@ -48,13 +51,20 @@ class SchemaCheck(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per layout and size, then one per argument declared as written to."""
         written = target.written_positions(sample)
-        for label, variant in itertools.chain(layouts.of_all(sample, written=written), accepted_sizes(target, sample)):
+        usual = layouts.of_all(sample, written=written)
+        for label, variant in itertools.chain(usual, accepted_sizes(target, sample), _scalars(target, sample)):
             finding = _check_variant(target, variant, label)
-            if finding.status != "skipped" or not label.startswith(VARIED):
+            if finding.status != "skipped" or not (label.startswith(VARIED) or "=" in label):
                 yield finding
         yield from _check_declared(target, sample)
         yield from _check_grads(target, sample)
         yield from _check_pointwise(target, sample)
+
+
+def _scalars(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with other scalars if it draws random numbers: no such calls are explored."""
+    for name, other in scalars(target, sample) if is_random(target, sample) else ():
+        yield f"{name}={other!r}", with_value(target, sample, name, other)
 
 
 def _check_pointwise(target: Target, sample: Sample) -> Iterator[Finding]:
@@ -94,6 +104,9 @@ def _check_variant(target: Target, sample: Sample, label: str) -> Finding:
         except Exception as error:
             if label == "as given":
                 raise
+            is_unavailable = isinstance(error, KernelUnavailable) or find_refusal(error) is not None
+            if isinstance(error, KernelError) and not is_unavailable:  # what validation finds, and no refusal
+                return failed(f"{label}: {first_line(error)}", cause=error.do or "")
             return skipped(f"{label}: the op refuses it ({first_line(error)})")
         problem = _find_write(target, sample, before, versions) or _find_sharing(target, sample, outputs)
         problem = problem or _find_reused_output(target, sample, outputs) or _find_inference(target, outputs)

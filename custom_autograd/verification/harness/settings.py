@@ -192,8 +192,11 @@ def isolated(seed: int) -> Iterator[None]:
 
 def is_random(target: Target, sample: Sample) -> bool:
     """Return True if a call draws random numbers, or is given a generator; nothing is drawn or written afterwards."""
-    if has_generator(sample):
-        return True
+    return has_generator(sample) or draws(target, sample)
+
+
+def draws(target: Target, sample: Sample) -> bool:
+    """Return True if a call moves torch's own generators, which are put back, as is what is written."""
     with kept_random_state(), torch.no_grad():
         before = RandomState.current()
         call_on(target.call, copy(sample))
