@@ -86,6 +86,23 @@ def loops(x):
     return sum(x[i] for i in range(x.shape[0]))
 
 
+@custom_op("faults_recompilation::products", reference=True)
+def products(x: Tensor) -> Tensor:
+    return x.cumprod(-1)
+
+
+class LogDeterminant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.linalg.slogdet(x)[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * torch.linalg.inv(x).mT
+
+
 def test_honest_op_passes():
     assert "passed" == result_of(HONEST).status
 
@@ -108,6 +125,20 @@ def test_what_takes_long_to_compile_is_not_compiled_for_more_sizes(monkeypatch):
 
 def test_backward_that_makes_a_number_of_a_size_fails():
     assert "5 sizes compile 5 graphs instead of one for all" in result_of(FIXES_SIZE_BACKWARD).message
+
+
+def test_operation_of_the_reference_that_makes_a_number_of_a_size_is_not_blamed():
+    result = result_of(products, Sample(torch.full((3, 5), 1.5, requires_grad=True)))
+
+    assert "skipped" == result.status
+    assert result.message.endswith("an operation of PyTorch in the reference does, of which the gradients are derived")
+
+
+def test_size_at_which_the_op_raises_in_eager_is_not_blamed():
+    result = result_of(LogDeterminant, Sample((torch.eye(3) + 0.1).requires_grad_()))
+
+    assert "skipped" == result.status
+    assert result.message.startswith("another size or number raises in eager, too: _LinAlgError")
 
 
 def test_branch_on_a_size_passes():

@@ -22,12 +22,13 @@ from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.verification import GraphCounter
-from custom_autograd.verification.calls.call import call_as_given, find_change, run, run_twice
+from custom_autograd.verification.calls.call import Call, Outcome, call_as_given, find_change, run, run_twice
 from custom_autograd.verification.calls.call_arguments import value_of, with_value
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
     Finding,
+    NothingToCheckError,
     failed,
     first_line,
     root_cause,
@@ -84,6 +85,8 @@ class Recompilation(Check):
                     yield skipped(f"'{name}' is not varied: other sizes took {spent:.0f} CPU-seconds to compile")
                 else:
                     yield _check_number(target, name, value, calls)
+        except NothingToCheckError as reason:
+            yield skipped(str(reason))
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is what there is to report
             refusal = refusal_of(target, error)
             text = f"compiling for a call of another size or number raises {first_line(root_cause(error))}"
@@ -110,14 +113,24 @@ class Trial:
         return self._counter.graphs
 
     def run(self, call: Sample) -> Difference | None:
-        """Return the first difference from eager, or None."""
+        """Return the first difference from eager, or None.
+
+        Raises:
+            NothingToCheckError: the call raises in eager as well, such as for a matrix that has no inverse.
+        """
         given = call_as_given(call)
-        expected = run(self._target, self._target.call, given)
+        expected = self._in_eager(given)
         difference = find_change(run(self._target, self._function, given), expected)
         if difference is None:
             return None
         moved = run(self._target, self._target.call, given.map(_rounded_otherwise))
         return difference if find_change(moved, expected) is None else None
+
+    def _in_eager(self, call: Call) -> Outcome:
+        try:
+            return run(self._target, self._target.call, call)
+        except Exception as error:
+            raise NothingToCheckError(f"another size or number raises in eager, too: {first_line(error)}") from error
 
     def find_guard(self, call: Sample) -> str | None:
         """Return the condition that fails for a call, if it needs another graph."""
@@ -171,7 +184,20 @@ def _check_sizes(target: Target, sample: Sample) -> Finding:
     text = f"{count} sizes compile {count} graphs instead of one for all; the guard that fails: {guard}"
     if target.overload is None:
         return skipped(f"{text}; a Python function may look at sizes")
+    if _is_of_reference(target, [sample, *calls, *more]):
+        return skipped(f"{text}; an operation of PyTorch in the reference does, of which the gradients are derived")
     return failed(text, cause="the fake kernel or a rule makes a number of a size")
+
+
+def _is_of_reference(target: Target, calls: Sequence[Sample]) -> bool:
+    """Return True if no rule makes gradients, and the reference, compiled by itself, has a graph for each call too."""
+    record = record_of(target)
+    if target.reference is None or record is None or record.registrations.gradient_rules():
+        return False
+    trial = Trial(target, target.reference)
+    for call in calls:
+        trial.run(call)
+    return trial.graphs >= len(calls)
 
 
 def _larger(target: Target, sample: Sample, factors: Sequence[int]) -> list[Sample]:
