@@ -20,7 +20,7 @@ from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCAL
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.layouts import EXPANDED
-from custom_autograd.verification.calls.numbers import NEGATIVE, NOT_FINITE, OF_ALL, SMALL
+from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
 from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
@@ -49,7 +49,7 @@ class Reference(Row):
     is_quick = True
     purpose = "values equal those of the reference, whatever the numbers"
     stages = (VALUES, SCALARS)
-    endings = (*OF_ALL, NEGATIVE)
+    endings = OF_ALL
     begins_plain = True
     is_of_values = True
     asks_reference = True
