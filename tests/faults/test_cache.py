@@ -1,5 +1,6 @@
 """The check `cache` fails an op whose rule reads what the key of compile caches does not know of."""
 
+from decimal import Context
 from types import SimpleNamespace
 
 import torch
@@ -11,6 +12,7 @@ from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
 
 SETTINGS = SimpleNamespace(factor=2.0)
+DIGITS = Context(prec=2)  # written in C: its attributes are in no dict, and in no slot
 FACTORS = [2.0, 3.0]
 FACTOR = 2.0
 
@@ -34,8 +36,9 @@ HONEST = {
     "global": declare("number", lambda grad: grad * FACTOR),
     "table": declare("table", lambda grad: grad * FACTORS[0]),
     "closure": declare("closure", captured(2.0)),
+    "attribute": declare("attribute", lambda grad: grad * SETTINGS.factor),
 }
-SETTING = declare("setting", lambda grad: grad * SETTINGS.factor)
+SETTING = declare("setting", lambda grad: grad * DIGITS.prec)
 
 
 result_of = verdict("cache", [Sample(torch.ones(3))])
@@ -52,7 +55,7 @@ def test_attribute_that_is_not_in_the_key_fails():
     result = result_of(SETTING)
 
     assert "failed" == result.status
-    assert "depends on 'SETTINGS.factor', 2.0, whose change is not in the key of compile caches" in result.message
+    assert "depends on 'DIGITS.prec', 2, whose change is not in the key of compile caches" in result.message
     assert "the rule 'backward' (test_cache.py:" in result.message
 
 

@@ -1,5 +1,7 @@
 """The check `recompilation` fails an op that is compiled anew for each size, or for a call that was seen before."""
 
+import re
+
 import torch
 from torch import Tensor
 from verdicts import verdict
@@ -120,7 +122,7 @@ def test_what_takes_long_to_compile_is_not_compiled_for_more_sizes(monkeypatch):
     result = result_of(FIXES_SIZE)
 
     assert "skipped" == result.status
-    assert "three sizes compile three graphs, in 0 CPU-seconds: more are not tried" in result.message
+    assert re.search(r"three sizes compile three graphs, in \d+ CPU-seconds: more are not tried", result.message)
 
 
 def test_backward_that_makes_a_number_of_a_size_fails():

@@ -5,6 +5,7 @@ result only. Each rule is changed here, and so is each value that it reads; the 
 has to change with it.
 """
 
+import contextlib
 import copy
 import time
 import types
@@ -358,12 +359,19 @@ def _other_values(name: str, value: object, read: Iterable[str]) -> Iterator[tup
     if is_plain(value):
         yield f"'{name}', {_shown(value)}", [value, CHANGE]
     elif not isinstance(value, (type, types.ModuleType)) and not callable(value):
+        own = getattr(value, "__dict__", {})
         for attribute in read:
-            old = getattr(value, "__dict__", {}).get(attribute)
+            is_own = attribute in own or isinstance(getattr(type(value), attribute, None), IN_THE_OBJECT)
+            old = getattr(value, attribute, None) if is_own else None
             if old is not None and is_plain(old):
-                changed = copy.copy(value)
-                changed.__dict__[attribute] = [old, CHANGE]
-                yield f"'{name}.{attribute}', {_shown(old)}", changed
+                with contextlib.suppress(Exception):  # it cannot be copied, or the attribute not be set
+                    changed = copy.copy(value)
+                    setattr(changed, attribute, old + 1 if isinstance(old, (int, float)) else [old, CHANGE])
+                    yield f"'{name}.{attribute}', {_shown(old)}", changed
+
+
+IN_THE_OBJECT = (types.MemberDescriptorType, types.GetSetDescriptorType)
+"""Attributes in slots, and those of classes in C; what a property in Python sets may belong to others."""
 
 
 def _shown(value: object) -> str:
