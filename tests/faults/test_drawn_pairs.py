@@ -12,6 +12,7 @@ from custom_autograd import Sample, check, custom_op
 from custom_autograd.verification.calls.changes import COTANGENTS, VALUES, Change
 from custom_autograd.verification.calls.drawing import ROUNDS, TYPICAL, drawn, named, paired
 from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.checks.explore import Explore
 from custom_autograd.verification.harness.targets import target_of
 
@@ -72,15 +73,15 @@ def shifted(x: Tensor) -> Tensor:
     return (x - x.amax(-1, keepdim=True)).exp().sum(-1)
 
 
-def explorer_of(op, *tensors, told=frozenset()):
-    return Explorer(target_of(op), Sample(*tensors), told=told)
+def looker_of(op, *tensors, told=frozenset()):
+    return Looker(target_of(op), Sample(*tensors), told=told)
 
 
 def test_changes_that_other_checks_looked_at_are_not_drawn_alone_again():
     def alone(told):
-        explorer, seen = explorer_of(shifted, torch.randn(4, 3), told=told), []
-        explorer.tell = seen.append
-        assert explorer.explore() is None
+        looker, seen = looker_of(shifted, torch.randn(4, 3), told=told), []
+        looker.tell = seen.append
+        assert Explorer(looker).explore() is None
         return {texts[0] for texts in seen if len(texts) == 1}
 
     layouts = {"'x' transposed", "'x' with rows apart"}
@@ -118,10 +119,10 @@ def _(x):
 
 
 def test_numbers_beyond_float32_that_are_right_in_float64_are_no_fault_of_several_changes():
-    explorer = explorer_of(cubed, torch.full((4,), 2e12))
-    case = named(explorer.changes(), ["numbers of 'x' 20 times as large", "'x' with a step of 2 along dimension 0"])
+    looker = looker_of(cubed, torch.full((4,), 2e12))
+    case = named(looker.changes(), ["numbers of 'x' 20 times as large", "'x' with a step of 2 along dimension 0"])
 
-    assert "its numbers are too large for the dtype" == explorer.look(case).reason
+    assert "its numbers are too large for the dtype" == looker.look(case).reason
 
 
 @custom_op("faults_drawn_pairs::masked", reference=True)
@@ -135,11 +136,11 @@ def _(x):
 
 
 def test_what_an_op_masks_need_not_be_nan_where_it_meets_another_change():
-    explorer = explorer_of(masked, torch.randn(4, 3))
-    case = named(explorer.changes(), ["numbers of 'x' with a row of -inf", "size 3 -> 1"])
+    looker = looker_of(masked, torch.randn(4, 3))
+    case = named(looker.changes(), ["numbers of 'x' with a row of -inf", "size 3 -> 1"])
 
-    assert explorer.look(case).reason
-    assert explorer.look(named(explorer.changes(), ["numbers of 'x' with a row of -inf"])).fault is not None
+    assert looker.look(case).reason
+    assert looker.look(named(looker.changes(), ["numbers of 'x' with a row of -inf"])).fault is not None
 
 
 @custom_op("faults_drawn_pairs::soft_minimum", reference=True)
@@ -156,9 +157,8 @@ def _(x):
 
 
 def test_a_fault_that_takes_two_changes_is_found_within_the_default_budget():
-    explorer = explorer_of(soft_minimum, torch.tensor([[0.5, -0.25, -0.75], [1.0, 0.5, -0.5]]))
-    explorer.seconds = 20.0  # the machine may be slow: what counts is the number of draws
-
+    looker = looker_of(soft_minimum, torch.tensor([[0.5, -0.25, -0.75], [1.0, 0.5, -0.5]]))
+    explorer = Explorer(looker, seconds=20.0)  # the machine may be slow: what counts is the number of draws
     verdict = explorer.explore()
 
     assert verdict is not None

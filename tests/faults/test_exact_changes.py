@@ -6,7 +6,7 @@ from torch import Tensor
 
 from custom_autograd import Sample, check, custom_op
 from custom_autograd.verification.calls.case import Case
-from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.checks.explore import Explore
 from custom_autograd.verification.harness.targets import target_of
 
@@ -147,9 +147,9 @@ def test_a_fault_is_named_by_what_shows_it(name, reference, kernel, samples, mes
     ],
 )
 def test_another_formula_passes(name, reference, kernel, samples):
-    explorer = Explorer(target_of(with_kernel(name, reference, kernel)), samples[0])
+    looker = Looker(target_of(with_kernel(name, reference, kernel)), samples[0])
 
-    verdicts = [explorer.look(Case((change,))) for change in explorer.changes() if change.key in EXACT]
+    verdicts = [looker.look(Case((change,))) for change in looker.changes() if change.key in EXACT]
 
     assert any(not verdict.reason for verdict in verdicts)
     assert not any(verdict.fault for verdict in verdicts)
@@ -159,16 +159,16 @@ EXACT = ("coincidence", "integers")
 
 
 def test_flags_and_codes_of_four_bits_stay():
-    explorer = Explorer(target_of(with_kernel("codes", product, product_in_16_bits)), CODES[0])
+    looker = Looker(target_of(with_kernel("codes", product, product_in_16_bits)), CODES[0])
 
-    assert not [change.text for change in explorer.changes() if change.key == "integers"]
+    assert not [change.text for change in looker.changes() if change.key == "integers"]
 
 
 def test_an_index_that_its_reference_does_not_bring_within_bounds_stays():
     op = with_kernel("looked_at", picked, picked)
-    explorer = Explorer(target_of(op), Sample(torch.tensor([2, 0]), torch.arange(4.0)))
+    looker = Looker(target_of(op), Sample(torch.tensor([2, 0]), torch.arange(4.0)))
 
-    reasons = [explorer.look(Case((change,))).reason for change in explorer.changes() if change.key == "integers"]
+    reasons = [looker.look(Case((change,))).reason for change in looker.changes() if change.key == "integers"]
 
     assert reasons
     assert all(reasons)

@@ -13,7 +13,7 @@ from torch.autograd import Function
 from custom_autograd import CheckError, Sample, check, custom_op
 from custom_autograd.cli.main import main
 from custom_autograd.verification.calls.drawing import switched
-from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.check import select_checks
 from custom_autograd.verification.checks.explore import Explore
 from custom_autograd.verification.harness.targets import target_of
@@ -367,9 +367,9 @@ def test_a_threshold_that_leaves_out_numbers_equal_to_it_is_found():
 
 
 def test_an_op_may_have_the_other_derivative_where_numbers_equal_a_threshold():
-    explorer = Explorer(target_of(hinged), Sample(*(torch.randn(6, 3, requires_grad=True) for _ in "xy"), 1.5))
+    looker = Looker(target_of(hinged), Sample(*(torch.randn(6, 3, requires_grad=True) for _ in "xy"), 1.5))
 
-    verdicts = [explorer.look(case) for case in switched(explorer.changes())]
+    verdicts = [looker.look(case) for case in switched(looker.changes())]
 
     assert verdicts
     assert [] == [verdict for verdict in verdicts if verdict.fault]

@@ -19,7 +19,7 @@ from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import DRAWS, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import VALUES, Change
-from custom_autograd.verification.calls.exploration import Explorer
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.harness.agreement import TO_SAY
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -103,12 +103,12 @@ class Row(Check):
         why_not = self.why_not_generator if has_generator(sample) else self.why_not_random if draws else ""
         if why_not:
             raise NothingToCheckError(why_not)
-        explorer = self._explorer(target, sample, draws=draws)
+        looker = self._looker(target, sample, draws=draws)
         if self.needs_gradients:
-            explorer.require_gradients()
-        if self.is_plain and explorer.look(Case()).is_of_numbers:
+            looker.require_gradients()
+        if self.is_plain and looker.look(Case()).is_of_numbers:
             raise NothingToCheckError("two calls in a row with equal seeds give different results")
-        cases = [case for case in self._cases(explorer) if not draws or all(map(self.draws_alike, case.changes))]
+        cases = [case for case in self._cases(looker) if not draws or all(map(self.draws_alike, case.changes))]
         if not cases:
             raise NothingToCheckError(self.nothing)
         start = time.process_time()
@@ -117,21 +117,21 @@ class Row(Check):
                 left = len(cases) - position
                 yield skipped(f"{left} of {len(cases)} calls are left out, because the others took {self.longest:g} s")
                 return
-            verdict = explorer.look(case)
+            verdict = looker.look(case)
             is_as_given = self.is_of_changes and not case.changes
-            finding = finding_of(explorer, verdict, "" if is_as_given else self.cause_of(verdict))
+            finding = finding_of(looker, verdict, "" if is_as_given else self.cause_of(verdict))
             is_told = self.tells_refusals or finding.advice or finding.status != "skipped"
             if is_told and verdict.reason not in (UNFIT, UNKNOWN):
                 yield finding
             if finding.status == "failed" and (self.is_ended_by_failure or is_as_given):
                 return
 
-    def _explorer(self, target: Target, sample: Sample, *, draws: bool) -> Explorer:
+    def _looker(self, target: Target, sample: Sample, *, draws: bool) -> Looker:
         if target.surrogates and not self.asks_reference:
             target = replace(target, reference=None)
         if self.is_of_values:
             target = replace(target, call=target.full, hidden=frozenset())
-        return Explorer(
+        return Looker(
             target,
             sample,
             is_plain=self.is_plain,
@@ -141,9 +141,9 @@ class Row(Check):
             is_of_values=self.is_of_values,
         )
 
-    def _cases(self, explorer: Explorer) -> Iterator[Case]:
+    def _cases(self, looker: Looker) -> Iterator[Case]:
         changes: list[tuple[Change, ...]] = [()] if self.begins_plain or not self.stages else []
-        changes += [(change,) for change in explorer.changes() if self.holds(change)]
+        changes += [(change,) for change in looker.changes() if self.holds(change)]
         for way in self.ways:
             for chosen in changes:
                 yield Case(chosen, way)
@@ -157,7 +157,7 @@ class WayRow(Row):
     why_not_generator = ""  # equal calls draw equal numbers
 
 
-def finding_of(explorer: Explorer, verdict: Verdict, cause: str = "") -> Finding:
+def finding_of(looker: Looker, verdict: Verdict, cause: str = "") -> Finding:
     """Return what is found: the case, what is wrong, by what, and why, probably."""
     fault = verdict.fault
     if fault is None:
@@ -167,6 +167,6 @@ def finding_of(explorer: Explorer, verdict: Verdict, cause: str = "") -> Finding
     if fault.found is None or fault.expected is None:
         return failed(f"{verdict.case}: {fault.text}", cause=cause)
     limit = f"; off by more than {fault.allowed:.2g}" if fault.allowed else ""
-    oracle = verdict.case.way.oracle if explorer.is_plain else explorer.judge.text
+    oracle = verdict.case.way.oracle if looker.is_plain else looker.judge.text
     text = f"{verdict.case}: {fault.text}, by {oracle}{limit}"
     return failed(text, cause=cause or find_cause(fault.found, fault.expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from custom_autograd.verification.calls.case import DRAWS
 from custom_autograd.verification.calls.drawing import named
 from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.kernel_dtypes import in_dtypes_of_kernels
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.row import finding_of
 from custom_autograd.verification.harness.base import (
     Check,
@@ -95,10 +97,11 @@ class Explore(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding: the smallest case that is wrong, or how many were drawn."""
+        seed = random.getrandbits(32)  # that of the check and the sample: the runner seeds Python's numbers by it
         if is_random(target, sample):
             raise NothingToCheckError(DRAWS)
         if self.case is not None:
-            yield _look_again(self._explorer(target, sample), self.case)
+            yield _look_again(self._looker(target, sample), self.case)
             return
         seconds = self.budget / self.share
         others = [
@@ -108,31 +111,30 @@ class Explore(Check):
         ]
         draws = judged = 0
         for text, start in (("", sample), *others):
-            explorer = self._explorer(target, start, text, seconds / (1 + len(others)))
+            looker = self._looker(target, start, text)
+            explorer = Explorer(looker, seed, seconds / (1 + len(others)), is_endless=self.seconds is not None)
             verdict = explorer.explore()
             draws, judged = draws + explorer.draws, judged + explorer.judged
             if verdict is not None:
-                finding = finding_of(explorer, verdict)
+                finding = finding_of(looker, verdict)
                 shown = replace(self, case=verdict.case.texts), start
                 yield replace(finding, message=text + finding.message, shown=shown)
                 return
         yield measured(draws=draws, judged=judged)
 
-    def _explorer(self, target: Target, start: Sample, text: str = "", seconds: float = 0.0) -> Explorer:
+    def _looker(self, target: Target, start: Sample, text: str = "") -> Looker:
         lost = [texts[1:] for texts in self.lost if texts[0] == text]
-        return Explorer(
+        return Looker(
             target,
             start,
-            seconds=seconds,
-            is_endless=self.seconds is not None,
             told=frozenset() if text or self.case else self.told,
             lost=lost,
             tell=lambda texts: self.tell((text, *texts)),
         )
 
 
-def _look_again(explorer: Explorer, texts: Sequence[str]) -> Finding:
-    case = named(explorer.changes(), texts)
+def _look_again(looker: Looker, texts: Sequence[str]) -> Finding:
+    case = named(looker.changes(), texts)
     if case is None:
         return skipped(f"the sample has no such case: {', '.join(texts)}")
-    return finding_of(explorer, explorer.look(case))
+    return finding_of(looker, looker.look(case))

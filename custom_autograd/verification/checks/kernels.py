@@ -27,8 +27,8 @@ from custom_autograd.verification.calls.call import (
 )
 from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import LAYOUTS
-from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.kernel_dtypes import kernel_of, taken_by
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.row import Row
 from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import Finding, failed, skipped
@@ -176,8 +176,8 @@ class Parity(Row):
         """Return a reason unless a variant has a kernel; the others are the op and a copy."""
         return None if _variants(target) else "no variant of the op has a kernel of its own"
 
-    def _cases(self, explorer: Explorer) -> Iterator[Case]:
-        for kind, record in _variants(explorer.target).items():
+    def _cases(self, looker: Looker) -> Iterator[Case]:
+        for kind, record in _variants(looker.target).items():
             for label, lay_out in SPACINGS:
                 make = partial(_in_place if kind == INPLACE else _out, record, lay_out)
                 yield Case((), Way(f"op.{kind}, {label}", make, oracle="the op itself"))

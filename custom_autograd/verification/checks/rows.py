@@ -18,8 +18,8 @@ from custom_autograd.verification.calls.call_arguments import scalars
 from custom_autograd.verification.calls.case import Case, Verdict
 from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES, Change
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
-from custom_autograd.verification.calls.exploration import Explorer
 from custom_autograd.verification.calls.layouts import EXPANDED
+from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
 from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
@@ -274,15 +274,15 @@ class Vmap(Row):
             _, is_lacking, reason = finding.message.partition(NO_RULE)
             yield skipped(f"{NO_RULE}{reason}") if is_lacking else finding
 
-    def _cases(self, explorer: Explorer) -> Iterator[Case]:
-        target, sample = explorer.target, explorer.sample
+    def _cases(self, looker: Looker) -> Iterator[Case]:
+        target, sample = looker.target, looker.sample
         names = [target.name_of(leaf) for leaf in sample.leaves()]
         batchings = batchings_of(sample.tensors(), target.written_positions(sample))
         ways = [batching.way(names) for batching in batchings]
         yield from (Case((), way) for way in ways)
         floats = [f"{name}={other!r}" for name, other in scalars(target, sample) if isinstance(other, float)]
-        others = (change for change in explorer.changes() if change.text in floats)
-        taken = (change for change in others if not explorer.look(Case((change,))).reason)
+        others = (change for change in looker.changes() if change.text in floats)
+        taken = (change for change in others if not looker.look(Case((change,))).reason)
         yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
 
 
@@ -308,8 +308,8 @@ class Compile(Row):
         """Return the check with dynamic shapes alone."""
         return replace(self, is_first=False)
 
-    def _cases(self, explorer: Explorer) -> Iterator[Case]:
-        ways = compilations_of(explorer.target)
+    def _cases(self, looker: Looker) -> Iterator[Case]:
+        ways = compilations_of(looker.target)
         yield from (Case((), way) for way in ways if self.is_first or way.text.startswith("dynamic"))
 
 
