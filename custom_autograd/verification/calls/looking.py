@@ -57,6 +57,7 @@ from custom_autograd.verification.harness.agreement import (
     CRASHES,
     TO_SAY,
     UNMET,
+    Pace,
     declared_outputs,
     is_within_domain,
     only_a_kernel_refuses,
@@ -104,6 +105,7 @@ class Looker:
     start: Call = field(init=False)
     _known: frozenset[int] = field(init=False, default=frozenset())
     _is_drawn: bool = field(init=False, default=False)
+    _pace: Pace = field(init=False)
     _able: dict[object, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ class Looker:
         is_own_reference = not (self.is_plain or self.judge.has_reference)
         self.start = self._in_double(plain) if is_own_reference else self._without_refused_gradients(plain)
         before = [x.clone() for x in self.start.sample.tensors()]
-        PLAIN.raised(self.target, self.start)
+        self._pace = Pace.of(self.start.sample, lambda: PLAIN.raised(self.target, self.start))
         self._known = frozenset(put_back(self.target, self.start, before))  # which the check schema tells, and no other
 
     def _in_double(self, call: Call) -> Call:
@@ -167,8 +169,9 @@ class Looker:
         counted = [change for change in case.changes if change.stage != LAYOUTS or layouts.EXPANDED in change.text]
         numbers = tuple(change.text for change in counted if change.stage <= LAYOUTS), frozenset[int]()
         key = (tuple(change.text for change in counted), call.needs) if call.needs else numbers
-        if not self.judge.takes(call, numbers):
-            return Verdict(case, reason=UNKNOWN)
+        too_long = self._pace.why_not(call.sample)
+        if too_long or not self.judge.takes(call, numbers):
+            return Verdict(case, reason=too_long or UNKNOWN)
         before = [x.detach().clone() for x in call.sample.tensors()]
         given = replace(call, sample=call.sample.with_tensors(before))
         fault = said = None

@@ -20,7 +20,7 @@ from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import DRAWS, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import VALUES, Change
 from custom_autograd.verification.calls.looking import Looker
-from custom_autograd.verification.harness.agreement import TO_SAY
+from custom_autograd.verification.harness.agreement import LEFT_OUT, TO_SAY
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -121,7 +121,7 @@ class Row(Check):
             is_as_given = self.is_of_changes and not case.changes
             finding = finding_of(looker, verdict, "" if is_as_given else self.cause_of(verdict))
             is_told = self.tells_refusals or finding.advice or finding.status != "skipped"
-            if is_told and verdict.reason not in (UNFIT, UNKNOWN):
+            if (is_told or verdict.reason.startswith(LEFT_OUT)) and verdict.reason not in (UNFIT, UNKNOWN):
                 yield finding
             if finding.status == "failed" and (self.is_ended_by_failure or is_as_given):
                 return

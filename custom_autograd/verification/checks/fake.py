@@ -5,6 +5,7 @@ Of symbols it fixes none, and its answer holds at other sizes.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,12 +17,14 @@ from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.harness.agreement import (
     MOST_ELEMENTS,
     VARIED,
+    Pace,
     accepted,
     accepted_sizes,
     integers,
     kinds,
     long_sizes,
     takes_as_reference,
+    values_of,
 )
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -57,7 +60,11 @@ class Fake(Check):
         """Yield one finding per layout, one per size, and one per dtype."""
         written = target.written_positions(sample)
         others = accepted_sizes(target, sample), accepted(target, sample, long_sizes(sample, LONG))
+        pace = Pace.of(sample, partial(values_of, target, target.full, sample))
         for label, variant in itertools.chain(layouts.of_all(sample, written=written), *others):
+            if reason := pace.why_not(variant):
+                yield skipped(f"{label}: {reason}")
+                continue
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not label.startswith(VARIED):
                 yield finding

@@ -26,6 +26,7 @@ from custom_autograd.verification.calls.call import (
 )
 from custom_autograd.verification.calls.judge import CONDITION, moved
 from custom_autograd.verification.harness.agreement import (
+    Pace,
     long_sizes,
     refused,
     to_double,
@@ -88,10 +89,14 @@ class LowPrecision(Check):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         if draws_gradients(target, sample):
             raise NothingToCheckError(DRAWN)
+        pace = Pace.of(sample, partial(values_of, target, target.call, sample))
         start = time.process_time()
         for label, variant in _variants(target, sample):
             if time.process_time() - start > LONGEST:
                 yield skipped(f"{label}: left out, because smaller ones took {LONGEST:g} s")
+                continue
+            if label and (reason := pace.why_not(variant)):
+                yield skipped(f"{label}: {reason}")
                 continue
             begun = time.process_time()
             if label and _is_wide(target, variant):

@@ -4,9 +4,13 @@ Which calls an op takes that its author did not declare is found on the CPU: an 
 beyond a tensor, and fails everything that the process does on it afterwards.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -54,6 +58,39 @@ def values_of(target: Target, function: Function, sample: Sample) -> tuple[Tenso
     tensors = [copied(x) if position in written else x.detach() for position, x in enumerate(sample.tensors())]
     outputs = call_on(function, sample.with_tensors(tensors))
     return tuple(output.detach() for output in outputs) + tuple(tensors[position] for position in sorted(written))
+
+
+LEFT_OUT = "left out"
+MOST_SECONDS = 5.0
+"""CPU time that a call of another size may be expected to take, s: some kernels run in an interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long calls of other sizes may be expected to take.
+
+    Attributes:
+        per_element: CPU time of one call for each element of its tensors, s.
+    """
+
+    per_element: float
+
+    @classmethod
+    def of(cls, sample: Sample, call: Callable[[], object]) -> Pace:
+        """Return what a call of a sample takes, whatever it raises."""
+        begin = time.process_time()
+        with kept_random_state(), contextlib.suppress(Exception):
+            call()
+        return cls((time.process_time() - begin) / _elements(sample))
+
+    def why_not(self, sample: Sample) -> str | None:
+        """Return why a call is left out, if it would take long."""
+        seconds = self.per_element * _elements(sample)
+        return f"{LEFT_OUT}, because a call would take about {seconds:.0f} s" if seconds > MOST_SECONDS else None
+
+
+def _elements(sample: Sample) -> int:
+    return 1 + sum(tensor.numel() for tensor in sample.tensors())
 
 
 def accepted_sizes(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
