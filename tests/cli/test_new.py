@@ -117,7 +117,7 @@ def test_file_that_is_there_is_not_overwritten(imports_of, capsys):
     [
         ("aten::swish", "the namespace 'aten' is reserved for PyTorch"),
         ("my-lib::swish", "namespace and name must be Python identifiers"),
-        ("lambda", "namespace and name must be Python identifiers"),
+        ("lambda", "'lambda' is a keyword of Python"),
         ("a::b.out", "the name contains a '.', which marks an overload"),
     ],
 )

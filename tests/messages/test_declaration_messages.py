@@ -71,10 +71,10 @@ words::to-square: namespace and name must be Python identifiers
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::to-square'
   do         use letters, digits and underscores
-words::lambda: namespace and name must be Python identifiers
+words::lambda: 'lambda' is a keyword of Python
   expected   'namespace::name' or 'namespace::name.overload'
   found      'words::lambda'
-  do         use letters, digits and underscores
+  do         name it, say, 'words::lambda_op'
 aten::square: the namespace 'aten' is reserved for PyTorch
   expected   'namespace::name' or 'namespace::name.overload'
   found      'aten::square'
