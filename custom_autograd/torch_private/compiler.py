@@ -6,6 +6,8 @@
 - `_dynamo_marked_constant`: the mark that `torch.compiler.assume_constant_result` sets, which imports Dynamo to do so.
 - `_torchdynamo_inline`: the attribute of a function that holds the one that Dynamo traces in its place.
 - `_guards.TracingContext`: whether Dynamo or AOTAutograd traces now; `torch.compiler.is_compiling` is for traced code.
+- `_C._get_dispatch_mode`, `_C._TorchDispatchModeKey.PROXY`, `_C._is_tracing`: whether `make_fx` or `torch.jit.trace`
+  records.
 - `torch.compiler.config.cache_key_tag` is public, but its module imports the compiler: it is set once that is loaded.
 
 - `_dynamo.external_utils.call_backward`: runs the backward of a ctx's `_forward_cls` with tensors in place of its
@@ -51,6 +53,13 @@ def outside_compilation(function: F) -> F:
 def is_tracing() -> bool:
     """Return True if a compiler traces in this thread: asked by what it calls, such as a fake kernel."""
     return TracingContext.try_get() is not None
+
+
+def is_exporting() -> bool:
+    """Return True if `torch.export`, `make_fx` or `torch.jit.trace` records a program, which may be trained later."""
+    if torch.compiler.is_exporting() or torch.compiler.is_dynamo_compiling():
+        return torch.compiler.is_exporting()
+    return torch._C._is_tracing() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def constant_in_graphs(function: F) -> F:

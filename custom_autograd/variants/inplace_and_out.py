@@ -21,7 +21,7 @@ from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.schema import INPLACE, OUT, out_names
 from custom_autograd.torch_private import functions, transforms
-from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
+from custom_autograd.torch_private.compiler import constant_in_graphs, is_exporting, raise_text
 from custom_autograd.torch_private.trees import flatten_tree, unflatten_tree
 from custom_autograd.values.tensors import do_overlap, tensors_in
 from custom_autograd.variants.variant import Variant, shape_of
@@ -200,8 +200,7 @@ def _is_kept_for_backward(op: OpRecord, given: Tensor, args: Sequence[Any], kwar
     """Return True if backward may save what is written to, under any of its names."""
     if not torch.is_grad_enabled():
         return False
-    is_exporting = torch.compiler.is_exporting()  # whoever loads the program may want its gradients
-    if not is_exporting and not any(map(_is_recorded, tensors_in([*args, *kwargs.values()]))):
+    if not is_exporting() and not any(map(_is_recorded, tensors_in([*args, *kwargs.values()]))):
         return False
     if torch.compiler.is_dynamo_compiling():
         return True  # a compiler drops a copy that is never read

@@ -303,7 +303,8 @@ class Variant(ABC):
 
 def _is_expanded(tensor: Tensor) -> bool:
     """Return True if one write to a tensor would change several of its elements."""
-    if tensor.layout != torch.strided:
+    # Dynamo knows only strided tensors, and refuses to read the layout in the backward of a `torch.autograd.Function`.
+    if not torch.compiler.is_dynamo_compiling() and tensor.layout != torch.strided:
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 

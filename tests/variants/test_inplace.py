@@ -14,6 +14,7 @@ from messages.shown import message, together
 from tables import each
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 from ways import Calls, all_of, every_eager_way, every_graph
 
 from custom_autograd import CustomAutogradError, DeclarationError, GradientError, KernelError, Sample, custom_op
@@ -171,6 +172,43 @@ def test_an_exported_program_is_differentiated_as_the_call_is(name, strict, fres
     (expected,) = torch.autograd.grad(PLAIN[name](x).sum(), x)
 
     assert torch.allclose(expected, torch.autograd.grad(program(x).sum(), x)[0])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda function, x: make_fx(function)(x),
+        lambda function, x: torch.jit.trace(function, (x,), check_trace=False),
+    ],
+    ids=["make_fx", "trace"],
+)
+@every
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_a_recorded_program_is_differentiated_as_the_call_is(name, record):
+    """It is recorded with tensors that need no gradient."""
+    program = record(through(name), rand())
+    x = rand(requires_grad=True)
+    (expected,) = torch.autograd.grad(PLAIN[name](x).sum(), x)
+
+    assert torch.allclose(expected, torch.autograd.grad(program(x).sum(), x)[0])
+
+
+class Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return cube.inplace(grad * 1, grad)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo does so
+def test_a_compiled_backward_may_call_it(fresh_compiler):
+    x = rand(requires_grad=True)
+    compiled = torch.compile(lambda x: Written.apply(x).sum() * 3, backend="aot_eager", fullgraph=True)
+
+    assert [81.0] * 4 == torch.autograd.grad(compiled(x), x)[0].tolist()
 
 
 def test_an_exported_program_holds_the_op_itself_where_the_variant_is_derived():
