@@ -11,7 +11,8 @@ rule -> its code, constants, defaults, closure
             -> of a class, an object or a module: the attributes that the code names, also in a text
             -> of a class: what Python calls without a name, such as `__enter__`
             -> of another op: its schema and rules
-            -> of another package: its version
+            -> of another package: its version; of torch and of Python: the name
+op -> the classes of its containers, with all their attributes
 call -> the functions that are passed as static arguments
 
 It is not complete: an environment variable, say, or a file that a rule reads while it is traced is not seen.
@@ -25,13 +26,24 @@ import importlib.util
 import itertools
 import os
 import sys
+import typing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
+
+import torch
 
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.core.signatures import is_filled, names_in
@@ -42,7 +54,8 @@ from custom_autograd.torch_private.compiler import CacheTag
 MOST = 5000
 """Objects that are looked at; a rule that reaches more is taken for another one in each process."""
 
-PLAIN = (bool, int, float, complex, str, bytes, range, Enum, type(None))
+OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = (bool, int, float, complex, str, bytes, range, Enum, type(None), *OF_TORCH)
 CONTAINERS = (list, tuple, deque, set, frozenset, dict, MappingProxyType)
 OWN_AND_TORCHS = frozenset({"torch", "custom_autograd", "builtins"}) | sys.stdlib_module_names
 _TAG = CacheTag()
@@ -109,6 +122,9 @@ class Reader:
             self._add(rule.settings)
             for function in rule.functions:
                 self.read(function, frozenset(), "")
+        if record.declaration.tree is not None:
+            for cls in _classes_in(getattr(record.declaration.function, "__wrapped__", None), set()):
+                self.read(cls, frozenset(dir(cls)), "")
         inlined = [kernel.given for kernel in record.kernels.all() if kernel.is_inlined]
         for traced in (record.reference(), *inlined):
             if traced is not None:
@@ -121,9 +137,12 @@ class Reader:
             self.read_op(record)
         elif is_plain(value):
             self._add(repr(value))
-        elif not self._is_new(value, names):
-            return
-        elif isinstance(value, CONTAINERS):
+        elif self._is_new(value, names):
+            self._add(_name_of(value))
+            self._read_parts(value, names, package)
+
+    def _read_parts(self, value: Any, names: frozenset[str], package: str) -> None:
+        if isinstance(value, CONTAINERS):
             for item in _items(value):
                 self.read(item, names, package)
         elif isinstance(value, (partial, MethodType, staticmethod, classmethod, property, FunctionType)):
@@ -241,6 +260,28 @@ def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
     if isinstance(value, dict):
         return all(is_plain(item) for row in value.items() for item in row)
     return isinstance(value, PLAIN)
+
+
+def _classes_in(annotated: Any, seen: set[type]) -> Iterator[type]:  # Any: a function, a class or an annotation
+    """Yield the classes that annotations name, and those of their fields."""
+    found = list(typing.get_args(annotated))
+    if isinstance(annotated, type) and annotated not in seen and _package_of(annotated) not in OWN_AND_TORCHS:
+        seen.add(annotated)
+        yield annotated
+    if isinstance(annotated, FunctionType) or annotated in seen:
+        try:
+            found = list(typing.get_type_hints(annotated).values())
+        except (NameError, TypeError):
+            found = []
+    for one in found:
+        if one not in seen:
+            yield from _classes_in(one, seen)
+
+
+def _name_of(value: Any) -> str:  # Any: as above
+    """Return the name of a function or class of torch or Python, whose code is not read; empty for other values."""
+    is_named = _package_of(value) in OWN_AND_TORCHS or isinstance(value, BuiltinFunctionType)
+    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", "")) if is_named else ""
 
 
 @cache

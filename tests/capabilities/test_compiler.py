@@ -7,6 +7,7 @@ import sys
 import types
 from collections import deque
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -223,6 +224,12 @@ RULES = {
         lambda: functools.partial(scale_gradient, 2.0),
         lambda: functools.partial(scale_gradient, 3.0),
     ),
+    "a function of torch": (lambda: reading([torch.sin]), lambda: reading([torch.cos])),
+    "an overload of torch": (
+        lambda: reading([torch.ops.aten.sin.default]),
+        lambda: reading([torch.ops.aten.cos.default]),
+    ),
+    "a dtype": (lambda: reading([torch.float32]), lambda: reading([torch.float64])),
     "a function without a module": (lambda: without_module(2), lambda: without_module(3)),
 }
 
@@ -341,6 +348,14 @@ def fifth_helper(x):
     return x * Settings.factor
 
 
+class Pair(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+    def scaled(self):
+        return self.a * 2
+
+
 class TestWhatTheFingerprintReaches:
     @pytest.mark.parametrize(
         "reference",
@@ -403,3 +418,13 @@ class TestWhatTheFingerprintReaches:
         monkeypatch.setattr(module, "other", 3.0, raising=False)
 
         assert before != number_of("both", reference)
+
+    def test_a_method_of_a_container(self, monkeypatch):
+        def reference(pair: Pair) -> Tensor:
+            return pair.scaled()
+
+        op = custom_op("compiler::of_a_pair", reference, reference=True)
+        before = fingerprint(op._record)
+        monkeypatch.setattr(Pair, "scaled", lambda pair: pair.a * 3)
+
+        assert before != fingerprint(op._record)
