@@ -55,11 +55,12 @@ def parse_name(text: object, declared: str | None = None, *, is_torchs: bool = F
     if not text.isascii():
         do = "use ASCII letters, digits and underscores, which the dispatcher takes"
         raise _refusal(text, "the name is not ASCII", declared, do=do)
+    if keyword.iskeyword(name):
+        do = f"name it, say, '{namespace}::{name}_op'"
+        raise _refusal(text, f"'{name}' is a keyword of Python", declared, do=do)
     if not (namespace.isidentifier() and is_name(name) and (overload.isidentifier() or not dot)):
-        problem, do = "namespace and name must be Python identifiers", "use letters, digits and underscores"
-        if keyword.iskeyword(name):
-            problem, do = f"'{name}' is a keyword of Python", f"name it, say, '{namespace}::{name}_op'"
-        raise _refusal(text, problem, declared, do=do)
+        do = "use letters, digits and underscores"
+        raise _refusal(text, "namespace and name must be Python identifiers", declared, do=do)
     if overload == DEFAULT:
         do = f"write '{namespace}::{name}'"
         raise _refusal(text, "'default' is the overload of a name without one", declared, do=do)
