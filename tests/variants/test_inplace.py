@@ -183,7 +183,7 @@ def test_an_exported_program_is_differentiated_as_the_call_is(name, strict, fres
     ids=["make_fx", "trace"],
 )
 @every
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace")
 def test_a_recorded_program_is_differentiated_as_the_call_is(name, record):
     """It is recorded with tensors that need no gradient."""
     program = record(through(name), rand())
