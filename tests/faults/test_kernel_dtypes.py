@@ -1,4 +1,4 @@
-"""A kernel that takes no sample as it is runs in a dtype that it takes; the report says so if there is none."""
+"""A kernel that accepts no sample is verified in a dtype that it accepts; the report says so if there is none."""
 
 import pytest
 import torch

@@ -71,7 +71,7 @@ from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
 
 OF_NO_KERNEL = (KernelUnavailable, ShapeError)
-"""What a call raises that no kernel is to take."""
+"""Errors of a call that no kernel is meant to take."""
 
 
 @dataclass(slots=True)
@@ -119,8 +119,9 @@ class Looker:
         is_own_reference = not (self.is_plain or self.judge.has_reference)
         self.start = self._in_double(plain) if is_own_reference else self._without_refused_gradients(plain)
         before = [x.clone() for x in self.start.sample.tensors()]
-        self._pace = Pace.of(self.start.sample, lambda: PLAIN.raised(self.target, self.start))
+        PLAIN.raised(self.target, self.start)
         self._known = frozenset(put_back(self.target, self.start, before))  # which the check schema tells, and no other
+        self._pace = Pace(self.target, self.start.sample)
 
     def _in_double(self, call: Call) -> Call:
         """Return the call in float64, so that nothing is rounded; as it is, or without gradients, if the op says so."""
@@ -239,7 +240,7 @@ class Looker:
         with contextlib.suppress(Exception):  # what it refuses proves nothing
             if not bool(fault.found.isfinite().all()):
                 wide = given.map(to_double)
-                return None if self._compared(case, wide, wide, (key, "wide")) else OVERFLOW
+                return OVERFLOW if self._compared(case, wide, wide, (key, "wide")) is None else None
         return None
 
     def _untrue(self, case: Case, call: Call, key: object) -> Fault | None:

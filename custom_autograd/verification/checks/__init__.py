@@ -2,6 +2,7 @@
 
 from custom_autograd.verification.checks.autocast import Autocast
 from custom_autograd.verification.checks.bounds import Bounds, Streams
+from custom_autograd.verification.checks.cache import Cache
 from custom_autograd.verification.checks.contract import Contract
 from custom_autograd.verification.checks.directional import Complex, Directional
 from custom_autograd.verification.checks.errors import Errors
@@ -18,7 +19,7 @@ from custom_autograd.verification.checks.low_precision import LowPrecision
 from custom_autograd.verification.checks.needs import Needs
 from custom_autograd.verification.checks.nesting import Nesting
 from custom_autograd.verification.checks.profiler import Profiler
-from custom_autograd.verification.checks.recompilation import Cache, Recompilation
+from custom_autograd.verification.checks.recompilation import Recompilation
 from custom_autograd.verification.checks.rows import (
     Compile,
     CompiledAutograd,

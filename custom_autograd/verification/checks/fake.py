@@ -5,7 +5,6 @@ Of symbols it fixes none, and its answer holds at other sizes.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ from custom_autograd.verification.harness.agreement import (
     kinds,
     long_sizes,
     takes_as_reference,
-    values_of,
 )
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -60,7 +58,7 @@ class Fake(Check):
         """Yield one finding per layout, one per size, and one per dtype."""
         written = target.written_positions(sample)
         others = accepted_sizes(target, sample), accepted(target, sample, long_sizes(sample, LONG))
-        pace = Pace.of(sample, partial(values_of, target, target.full, sample))
+        pace = Pace(target, sample)
         for label, variant in itertools.chain(layouts.of_all(sample, written=written), *others):
             if reason := pace.why_not(variant):
                 yield skipped(f"{label}: {reason}")

@@ -89,7 +89,7 @@ class LowPrecision(Check):
             raise NothingToCheckError("it draws other random numbers in every dtype")
         if draws_gradients(target, sample):
             raise NothingToCheckError(DRAWN)
-        pace = Pace.of(sample, partial(values_of, target, target.call, sample))
+        pace = Pace(target, sample)
         start = time.process_time()
         for label, variant in _variants(target, sample):
             if time.process_time() - start > LONGEST:

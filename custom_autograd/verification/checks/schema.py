@@ -6,7 +6,6 @@ distinguished.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.calls.call_arguments import scalars, with_value
-from custom_autograd.verification.harness.agreement import VARIED, Pace, accepted_sizes, values_of
+from custom_autograd.verification.harness.agreement import VARIED, Pace, accepted_sizes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -53,7 +52,7 @@ class SchemaCheck(Check):
         """Return one finding per layout and size, then one per argument declared as written to."""
         written = target.written_positions(sample)
         usual = layouts.of_all(sample, written=written)
-        pace = Pace.of(sample, partial(values_of, target, target.full, sample))
+        pace = Pace(target, sample)
         for label, variant in itertools.chain(usual, accepted_sizes(target, sample), _scalars(target, sample)):
             if reason := pace.why_not(variant):
                 yield skipped(f"{label}: {reason}")

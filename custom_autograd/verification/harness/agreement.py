@@ -10,7 +10,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import (
     elements_of,
     free_sizes,
+    growths,
     is_index,
     pinned_sizes,
     resized,
@@ -65,28 +65,56 @@ MOST_SECONDS = 5.0
 """CPU time that a call of another size may be expected to take, s: some kernels run in an interpreter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long calls of other sizes may be expected to take.
+MOST_GROWTH = 64
+"""How many times the elements of the sample a call may have, whatever the sample takes."""
 
-    Attributes:
-        per_element: CPU time of one call for each element of its tensors, s.
+
+class Pace:
+    """Says which calls of other sizes would take long, from what the sample takes, and a call that is a little larger.
+
+    Args:
+        target: what is called.
+        sample: the call that others are larger than.
     """
 
-    per_element: float
+    def __init__(self, target: Target, sample: Sample) -> None:
+        self._target, self._sample = target, sample
+        self._per_element: float | None = None
 
-    @classmethod
-    def of(cls, sample: Sample, call: Callable[[], object]) -> Pace:
-        """Return what a call of a sample takes, whatever it raises."""
-        begin = time.process_time()
-        with kept_random_state(), contextlib.suppress(Exception):
-            call()
-        return cls((time.process_time() - begin) / _elements(sample))
-
-    def why_not(self, sample: Sample) -> str | None:
+    def why_not(self, variant: Sample) -> str | None:
         """Return why a call is left out, if it would take long."""
-        seconds = self.per_element * _elements(sample)
+        elements = _elements(variant)
+        if elements <= MOST_GROWTH * _elements(self._sample):
+            return None
+        if self._per_element is None:
+            self._per_element = self._measured()
+        seconds = self._per_element * elements
         return f"{LEFT_OUT}, because a call would take about {seconds:.0f} s" if seconds > MOST_SECONDS else None
+
+    def _measured(self) -> float:
+        """Return the CPU time that each element more takes, s: most of a small call has nothing to do with it."""
+        own = self._seconds(self._sample)
+        if own is None:
+            return 0.0
+        for sizes in growths(self._sample):
+            larger = resized(self._sample, sizes)
+            seconds = self._seconds(larger) if is_within_domain(self._target, self._sample, larger) else None
+            if seconds is not None:
+                return (seconds - own) / (_elements(larger) - _elements(self._sample))
+        return own / _elements(self._sample)
+
+    def _seconds(self, sample: Sample) -> float | None:
+        """Return the CPU time of the quicker of two, s: the first may prepare something. None if the op raises."""
+        found = []
+        for _ in range(2):
+            begin = time.process_time()
+            try:
+                with kept_random_state(), torch.no_grad():
+                    values_of(self._target, self._target.full, sample)
+            except Exception:  # noqa: BLE001 - whatever it raises, nothing can be said of it
+                return None
+            found.append(time.process_time() - begin)
+        return min(found)
 
 
 def _elements(sample: Sample) -> int:
