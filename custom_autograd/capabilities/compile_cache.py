@@ -8,45 +8,54 @@ A fingerprint is a number that changes when the schema or a rule of an op change
 
 rule -> its code, constants, defaults, closure
      -> the global names that it reads: numbers, arrays, texts, containers, functions, classes, objects, modules
-            -> of a class, an object or a module: the attributes that the code names, also in a text
+            -> of a class, an object or a module: the attributes that any of the code names, also in a text
             -> of a class: what Python calls without a name, such as `__enter__`
             -> of another op: its schema and rules
             -> of another package: its version; of torch and of Python: the name
+            -> of an object whose class is in another package, torch or Python: what pickle would keep of it
+     -> the environment variables that it names
 op -> the classes of its containers, with all their attributes
 call -> the functions that are passed as static arguments
 
-It is not complete: an environment variable, say, or a file that a rule reads while it is traced is not seen.
+What cannot be read, such as a generator, gives another number in each process. What is not seen at all: a file, say,
+that a rule reads while it is traced.
 """
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import importlib.util
-import itertools
 import os
 import sys
-import typing
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import torch
+from torch import nn
 
 from custom_autograd.core.locations import layers_of, unwrap
-from custom_autograd.core.signatures import is_filled, names_in
+from custom_autograd.core.read_values import (
+    CONTAINERS,
+    FUNCTIONS,
+    PLAIN,
+    attributes_of,
+    bound_by,
+    bytes_of,
+    classes_in,
+    environment_in,
+    imports_in,
+    is_plain,
+    items_of,
+    memory_of,
+    package_of,
+    referenced,
+    root_of,
+    state_of,
+    words_in,
+)
 from custom_autograd.registration.capability import Capability
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
 from custom_autograd.torch_private.compiler import CacheTag
@@ -54,9 +63,6 @@ from custom_autograd.torch_private.compiler import CacheTag
 MOST = 5000
 """Objects that are looked at; a rule that reaches more is taken for another one in each process."""
 
-OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-PLAIN = (bool, int, float, complex, str, bytes, range, Enum, type(None), *OF_TORCH)
-CONTAINERS = (list, tuple, deque, set, frozenset, dict, MappingProxyType)
 OWN_AND_TORCHS = frozenset({"torch", "custom_autograd", "builtins"}) | sys.stdlib_module_names
 _TAG = CacheTag()
 
@@ -85,28 +91,40 @@ class CompileCache(Capability):
 
 def fingerprint(record: OpRecord) -> int:
     """Return 64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
-    reader = Reader()
-    reader.read_op(record)
-    return reader.number()
+    return read_whole(lambda reader: reader.read_op(record)).number()
 
 
 def _number_of(value: Any) -> int:  # Any: a function or class
     """Return the same of a function, or of a class and all its attributes."""
-    reader = Reader()
-    reader.read(value, frozenset(dir(value) if isinstance(value, type) else ()), "")
-    return reader.number()
+    return read_whole(lambda reader: reader.read_all_of(value)).number()
+
+
+def read_whole(read: Callable[[Reader], None]) -> Reader:
+    """Read with all names that any of the code has: a rule may pass an object to a function that reads attributes."""
+    reader = Reader(frozenset())
+    read(reader)
+    while not reader.words <= reader.names:
+        reader = Reader(reader.words)
+        read(reader)
+    return reader
 
 
 class Reader:
-    """Reads everything that the rules of an op reach, each object once."""
+    """Reads everything that the rules of an op reach, each object once.
 
-    def __init__(self) -> None:
+    Args:
+        names: the attributes that are read of classes, objects and modules.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = self.words = names
         self.digest = hashlib.blake2b(digest_size=8)
-        self._seen: set[tuple[int, frozenset[str]]] = set()
-        self._kept: list[object] = []  # what is seen stays alive, so that no other object gets its id
+        self.unread: list[str] = []
+        self._seen: dict[int, object] = {}  # what is seen stays alive, so that no other object gets its id
 
     def number(self) -> int:
         """Return 64 bits of what was read."""
+        self._add(environment_in(self.words))
         return int.from_bytes(self.digest.digest(), "big")
 
     def read_op(self, record: OpRecord) -> None:
@@ -121,74 +139,87 @@ class Reader:
             self._add(rule.title)
             self._add(rule.settings)
             for function in rule.functions:
-                self.read(function, frozenset(), "")
+                self.read(function, "")
         if record.declaration.tree is not None:
-            for cls in _classes_in(getattr(record.declaration.function, "__wrapped__", None), set()):
-                self.read(cls, frozenset(dir(cls)), "")
+            declared = getattr(record.declaration.function, "__wrapped__", None)
+            for cls in classes_in(declared, set(), OWN_AND_TORCHS):
+                self.read_all_of(cls)
         inlined = [kernel.given for kernel in record.kernels.all() if kernel.is_inlined]
         for traced in (record.reference(), *inlined):
             if traced is not None:
-                self.read(traced, frozenset(), "")
+                self.read(traced, "")
 
-    def read(self, value: Any, names: frozenset[str], package: str) -> None:  # Any: whatever a rule reads
+    def read_all_of(self, value: Any) -> None:  # Any: as below
+        """Read a function, or a class with all its attributes."""
+        if isinstance(value, type):
+            self.words |= frozenset(dir(value))
+        self.read(value, "")
+
+    def read(self, value: Any, package: str) -> None:  # Any: whatever a rule reads
         """Read what a rule reaches."""
         record = record_of(value) or _record_of_overload(value)
         if record is not None:
             self.read_op(record)
         elif is_plain(value):
             self._add(repr(value))
-        elif self._is_new(value, names):
+        elif self._is_new(value):
             self._add(_name_of(value))
-            self._read_parts(value, names, package)
+            self._read_parts(value, package)
 
-    def _read_parts(self, value: Any, names: frozenset[str], package: str) -> None:
-        if isinstance(value, CONTAINERS):
-            for item in _items(value):
-                self.read(item, names, package)
-        elif isinstance(value, (partial, MethodType, staticmethod, classmethod, property, FunctionType)):
-            self._read_function(value, names, package)
+    def _read_parts(self, value: Any, package: str) -> None:
+        if isinstance(value, FUNCTIONS):
+            self._read_function(value, package)
         elif isinstance(value, ModuleType):
-            self._read_module(value, names, package)
+            self._read_module(value, package)
         elif isinstance(value, type):
-            self._read_class(value, names, package)
-        else:
-            self._read_instance(value, names, package)
+            self._read_class(value, package)
+        elif type(value) in CONTAINERS:
+            self._read_items(value, package)
+        elif not _name_of(value):
+            self._read_instance(value, package)
 
-    def _read_function(self, value: Any, names: frozenset[str], package: str) -> None:
-        for bound in _bound(value):
-            self.read(bound, names, package)
+    def _read_items(self, found: Iterable[Any], package: str) -> None:
+        for item in items_of(found):
+            self.read(item, package)
+
+    def _read_function(self, value: Any, package: str) -> None:
+        self._read_items(bound_by(value), package)
         if isinstance(value, property):
-            self.read(value.fget, names, package)
+            self.read(value.fget, package)
             return
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
         for plain in layers_of(value):  # a decorator's function, and what it wraps
             code = getattr(plain, "__code__", None)
-            own = _package_of(plain)
-            if code is None or self._is_foreign(own, package):
+            own = package_of(plain)
+            if code is None:
+                continue
+            if self._is_foreign(own, package):
+                self._add(plain.__qualname__)
                 continue
             self._read_code(plain, code, own or package)
+            if isinstance(plain, FunctionType):
+                self._read_named(vars(plain), self.names | {"registry"}, own)  # that of functools.singledispatch
             if isinstance(value, MethodType):
-                self.read(value.__self__, _names_in(code), own or package)
+                self.read(value.__self__, own or package)
 
     def _read_code(self, function: Any, code: CodeType, package: str) -> None:
         if not self._is_new(code):
             return
-        for piece in _pieces(code):
-            self.digest.update(piece)
-        names = _names_in(code)
-        for value in _referenced(function, names):
-            self.read(value, names, package)
-        for name in _imports_in(code):
-            self._read_import(name, names, package)
+        self.digest.update(bytes_of(code))
+        words = words_in(code)
+        self.words |= words
+        self._read_items(referenced(function, words), package)
+        for name in imports_in(code):
+            self._read_import(name, package)
 
-    def _read_import(self, name: str, names: frozenset[str], package: str) -> None:
+    def _read_import(self, name: str, package: str) -> None:
         """Read a module that code imports when it runs, or its file if it has not run yet."""
-        if self._is_foreign(_root_of(name), package):
+        if self._is_foreign(root_of(name), package):
             return
         module = sys.modules.get(name)
         if module is not None:
-            self._read_module(module, names, package)
+            self._read_module(module, package)
             return
         try:
             spec = importlib.util.find_spec(name)
@@ -196,38 +227,64 @@ class Reader:
         except (ImportError, OSError, ValueError):
             self._add(_this_process())
 
-    def _read_module(self, module: ModuleType, names: frozenset[str], package: str) -> None:
+    def _read_module(self, module: ModuleType, package: str) -> None:
         """Read the attributes that code names; of torch, the ops that it names."""
         if module.__name__ == "torch":
-            self._read_attributes(vars(module), names & {"ops"}, names, package)
-        elif module.__name__.startswith("torch.ops") or not self._is_foreign(_root_of(module.__name__), package):
-            self._read_attributes(vars(module), names, names, _root_of(module.__name__))
+            self._read_named(vars(module), self.names & {"ops"}, package)
+        elif module.__name__.startswith("torch.ops") or not self._is_foreign(root_of(module.__name__), package):
+            self._read_named(vars(module), self.names, root_of(module.__name__))
 
-    def _read_class(self, cls: type, names: frozenset[str], package: str) -> None:
-        own = _package_of(cls)
+    def _read_class(self, cls: type, package: str) -> None:
+        own = package_of(cls)
         if self._is_foreign(own, package):
+            self._add(cls.__qualname__)
             return
-        for base in cls.__mro__[:-1]:
+        for base in cls.__mro__:
+            if self._is_foreign(package_of(base), own):
+                continue
             unnamed = {name for name, value in vars(base).items() if name.startswith("__") and callable(value)}
-            self._read_attributes(vars(base), names | unnamed, names, own)
-        self._read_class(type(cls), names, package)
+            self._read_named(vars(base), self.names | unnamed, own)
+        self._read_class(type(cls), package)
 
-    def _read_instance(self, value: Any, names: frozenset[str], package: str) -> None:
-        if _package_of(type(value)) == "triton" and hasattr(value, "fn"):  # made by triton.jit or triton.autotune
-            self.read(value.fn, names, package)
-            self._add(" ".join(map(str, getattr(value, "configs", ()))))
+    def _read_instance(self, value: Any, package: str) -> None:  # Any: as above
+        own = package_of(type(value))
+        jitted = getattr(value, "fn", None) if own == "triton" else None  # made by triton.jit or triton.autotune
         plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
-        if isinstance(plain, FunctionType):
-            self.read(plain, names, package)
-            names |= _names_in(plain.__code__)
-        self._read_class(type(value), names, package)
-        self._read_attributes(_attributes_of(value, names), names, names, package)
-        self.digest.update(_memory_of(value))
+        if jitted is not None:
+            self.read(jitted, package)
+            self._add(" ".join(map(str, getattr(value, "configs", ()))))
+        elif isinstance(plain, FunctionType):
+            self.read(plain, package)
+        elif memory := memory_of(value):
+            self.digest.update(memory)
+        elif self._is_foreign(own, package):
+            self._read_state(value, package)
+            return
+        elif isinstance(value, CONTAINERS):
+            self._read_items(value, package)
+        elif isinstance(value, (*PLAIN, Enum)):
+            self._add(repr(value))
+        self._read_class(type(value), package)
+        self._read_attributes(attributes_of(value, self.names), package)
 
-    def _read_attributes(self, found: Any, wanted: frozenset[str], names: frozenset[str], package: str) -> None:
-        for name in sorted(wanted & found.keys()):
+    def _read_state(self, value: Any, package: str) -> None:
+        """Read an object whose class is not read, since it is of torch, of Python or of another package."""
+        state = None if isinstance(value, nn.Module) else state_of(value)
+        if state is not None:
+            self._read_items(state, package)
+        elif hasattr(value, "__dict__"):
+            self._read_attributes(attributes_of(value, self.names), package)
+        else:
+            self.unread.append(f"a {type(value).__name__}")
+            self._add(_this_process())
+
+    def _read_named(self, found: Mapping[str, Any], names: frozenset[str], package: str) -> None:
+        self._read_attributes({name: found[name] for name in found.keys() & names}, package)
+
+    def _read_attributes(self, found: Mapping[str, Any], package: str) -> None:
+        for name in sorted(found):
             self._add(name)
-            self.read(found[name], names, package)
+            self.read(found[name], package)
 
     def _is_foreign(self, own: str, package: str) -> bool:
         """Return True for what belongs to another package, whose version says it all if it has one."""
@@ -239,48 +296,23 @@ class Reader:
         self._add(f"{own} {version}")
         return True
 
-    def _is_new(self, value: object, names: frozenset[str] = frozenset()) -> bool:
-        """Return True if a value has not been read for these names."""
-        if (id(value), names) in self._seen:
+    def _is_new(self, value: object) -> bool:
+        """Return True if a value has not been read."""
+        if id(value) in self._seen:
             return False
-        self._seen.add((id(value), names))
-        self._kept.append(value)
-        if len(self._kept) == MOST:
+        self._seen[id(value)] = value
+        if len(self._seen) == MOST:
+            self.unread.append(f"more than {MOST} objects")
             self._add(_this_process())
-        return len(self._kept) < MOST
+        return len(self._seen) < MOST
 
     def _add(self, text: str) -> None:
         self.digest.update(text.encode(errors="surrogatepass"))
 
 
-def is_plain(value: Any) -> bool:  # Any: whatever a rule reads
-    """Return True if the repr says all there is: a number or text, or a container of such."""
-    if isinstance(value, (list, tuple)):
-        return all(is_plain(item) for item in value)
-    if isinstance(value, dict):
-        return all(is_plain(item) for row in value.items() for item in row)
-    return isinstance(value, PLAIN)
-
-
-def _classes_in(annotated: Any, seen: set[type]) -> Iterator[type]:  # Any: a function, a class or an annotation
-    """Yield the classes that annotations name, and those of their fields."""
-    found = list(typing.get_args(annotated))
-    if isinstance(annotated, type) and annotated not in seen and _package_of(annotated) not in OWN_AND_TORCHS:
-        seen.add(annotated)
-        yield annotated
-    if isinstance(annotated, FunctionType) or annotated in seen:
-        try:
-            found = list(typing.get_type_hints(annotated).values())
-        except (NameError, TypeError):
-            found = []
-    for one in found:
-        if one not in seen:
-            yield from _classes_in(one, seen)
-
-
 def _name_of(value: Any) -> str:  # Any: as above
     """Return the name of a function or class of torch or Python, whose code is not read; empty for other values."""
-    is_named = _package_of(value) in OWN_AND_TORCHS or isinstance(value, BuiltinFunctionType)
+    is_named = package_of(value) in OWN_AND_TORCHS or isinstance(value, BuiltinFunctionType)
     return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", "")) if is_named else ""
 
 
@@ -290,78 +322,9 @@ def _this_process() -> str:
     return os.urandom(8).hex()
 
 
-def _items(container: Any) -> Iterable[Any]:
-    """Return what a container holds, in an order that is the same in every process."""
-    if isinstance(container, (dict, MappingProxyType)):
-        return itertools.chain.from_iterable(container.items())
-    return sorted(container, key=repr) if isinstance(container, (set, frozenset)) else container
-
-
-def _attributes_of(value: Any, names: Iterable[str]) -> dict[str, Any]:  # Any: as above
-    """Return the attributes of an object itself, by name; those in slots only if they are named."""
-    slots = [name for name in names if isinstance(getattr(type(value), name, None), MemberDescriptorType)]
-    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
-
-
-def _memory_of(value: Any) -> bytes:  # Any: as above
-    """Return the contents of an array of numbers; nothing for other objects."""
-    try:
-        view = memoryview(value)
-    except (TypeError, ValueError, BufferError):
-        return b""
-    return f"{view.format} {view.shape}".encode() + view.tobytes()
-
-
 def _record_of_overload(value: Any) -> OpRecord | None:
     """Return the op of what `torch.ops` gives, if it is one of ours."""
+    if type(value).__module__ != "torch._ops":
+        return None
     name = getattr(value, "_qualified_op_name", None) or getattr(value, "_name", None)
-    is_of_torch = type(value).__module__ == "torch._ops"
-    return find_record(name.removesuffix(".default")) if is_of_torch and isinstance(name, str) else None
-
-
-def _package_of(value: Any) -> str:
-    return _root_of(getattr(value, "__module__", None) or "")
-
-
-def _root_of(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _pieces(code: CodeType) -> Iterator[bytes]:
-    """Yield what a function does, without its location."""
-    yield code.co_code
-    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _pieces(constant)
-        else:
-            yield repr(list(_items(constant)) if isinstance(constant, frozenset) else constant).encode()
-
-
-def _names_in(code: CodeType) -> frozenset[str]:
-    """Return the names that code uses, and its texts, which may be names that it gives to getattr."""
-    texts = [piece for piece in code.co_consts if isinstance(piece, str)]
-    inner = [_names_in(piece) for piece in code.co_consts if isinstance(piece, CodeType)]
-    return names_in(code).union(texts, *inner)
-
-
-def _imports_in(code: CodeType) -> list[str]:
-    """Return the absolute names of the modules that code imports."""
-    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"}
-    return sorted(name for name in found if name)
-
-
-def _referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:
-    """Yield the values of a function's global names, closure and defaults."""
-    scope = getattr(function, "__globals__", {})
-    yield from (scope[name] for name in sorted(names) if name in scope)
-    yield from (cell.cell_contents for cell in getattr(function, "__closure__", None) or () if is_filled(cell))
-    yield from getattr(function, "__defaults__", None) or ()
-    yield from (getattr(function, "__kwdefaults__", None) or {}).values()
-
-
-def _bound(function: Callable[..., Any]) -> Iterator[Any]:
-    """Yield the arguments that functools.partial bound."""
-    while isinstance(function, partial):
-        yield from (*function.args, *function.keywords.values())
-        function = function.func
+    return find_record(name.removesuffix(".default")) if isinstance(name, str) else None

@@ -259,7 +259,12 @@ def find_record(name: str) -> OpRecord | None:
 
 def record_of(value: object) -> OpRecord | None:
     """Return the record of an op, given itself, a handle or a variant; None for everything else."""
-    found = value if isinstance(value, OpRecord) else getattr(value, "_record", None)
+    if isinstance(value, OpRecord):
+        return value
+    try:
+        found = getattr(value, "_record", None)
+    except Exception:  # noqa: BLE001 - the `__getattr__` of an object of a user raises something else
+        return None
     return found if isinstance(found, OpRecord) else None
 
 

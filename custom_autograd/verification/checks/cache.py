@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from custom_autograd.capabilities.autocast import AutocastRule
-from custom_autograd.capabilities.compile_cache import fingerprint, is_plain
+from custom_autograd.capabilities.compile_cache import fingerprint, read_whole
 from custom_autograd.core.locations import unwrap
+from custom_autograd.core.read_values import IN_THE_OBJECT, is_plain
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.registration.rule_types import Registration, Rule
 from custom_autograd.schema.samples import Sample
@@ -49,10 +50,10 @@ class Cache(Check):
         if record is None or not record.registrations.all():
             yield skipped("no rule is registered")
             return
-        before = fingerprint(record)
-        if before != fingerprint(record):
-            yield failed("the fingerprint of the rules changes from call to call, so that compile caches never hit")
-            return
+        before, unread = fingerprint(record), read_whole(lambda reader: reader.read_op(record)).unread
+        if unread:
+            text = f"a rule reads what cannot be a part of the key of compile caches: {', '.join(unread)}"
+            yield failed(text, cause="they never hit in another process")
         for rule in record.registrations.all():
             for what, changed in _changed(rule):
                 is_seen = fingerprint(_replaced(record, changed)) != before
@@ -119,10 +120,6 @@ def _other_values(name: str, value: object, read: Iterable[str]) -> Iterator[tup
             except Exception:  # noqa: BLE001 - it cannot be copied, or the attribute not be set
                 continue
             yield f"'{name}.{attribute}', {_shown(old)}", changed
-
-
-IN_THE_OBJECT = (types.MemberDescriptorType, types.GetSetDescriptorType)
-"""Attributes in slots, and those of classes in C; what a property in Python sets may belong to others."""
 
 
 def _shown(value: object) -> str:
