@@ -282,7 +282,11 @@ def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
     if taken:
         body += ["    try:", *taken, "    except $MisfitError as $error:", "        $refuse($error)"]
     call = f"$flat({', '.join(passed)})"
-    return [*body, f"    return {call if tree.results is None else f'$give({call})'}"]
+    if tree.results is None:
+        return [*body, f"    return {call}"]
+    count = sum(len(node.flat()) for node in tree.results.visible)
+    each = f"[{', '.join(f'$results[{at}]' for at in range(count))}]"  # by index: what torch.fx traces has no length
+    return [*body, f"    $results = {call}", f"    return $give({each if count > 1 else '$results'})"]
 
 
 def refusal(name: str, location: str, error: MisfitError) -> KernelError:

@@ -312,9 +312,8 @@ def _write_return(source: Source, schema: Schema, result: str) -> None:
     if not schema.hidden_outputs and schema.named_tuple is None:
         source.line(f"return {result}")
         return
-    targets = [output.name if not output.is_hidden else "$_" for output in schema.outputs]
-    source.line(f"{', '.join(targets)} = {result}")
-    visible = [output.name for output in schema.visible_outputs]
+    visible = [f"$results[{at}]" for at, output in enumerate(schema.outputs) if not output.is_hidden]
+    source.line(f"$results = {result}")
     if schema.named_tuple is not None and not schema.hidden_outputs:
         source.line(f"return $named_tuple({', '.join(visible)})")
     else:

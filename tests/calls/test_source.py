@@ -253,8 +253,8 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
     try:
-        out, _ = (observed if profiler._is_profiler_enabled else overload)(x, weight, n, eps=eps)
-        return out
+        results = (observed if profiler._is_profiler_enabled else overload)(x, weight, n, eps=eps)
+        return results[0]
     except Exception as error:
         refuse_type(error)
         raise
@@ -266,8 +266,8 @@ def traced(self, /, x, weight=None, n=2, *, eps=1e-06):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
-    out, _ = overload(x, weight, n, eps=eps)
-    return out
+    results = overload(x, weight, n, eps=eps)
+    return results[0]
 
 
 def call(x, weight=None, n=2, *, eps=1e-06):
@@ -278,8 +278,8 @@ def call(x, weight=None, n=2, *, eps=1e-06):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
         refuse_tracked('eps', eps)
-    out, _ = overload(x, weight, n, eps=eps)
-    return out
+    results = overload(x, weight, n, eps=eps)
+    return results[0]
 
 
 def kernel_of(serving):
