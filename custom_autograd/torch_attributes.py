@@ -66,12 +66,24 @@ def _dtype(policy: CastPolicy) -> torch.dtype | None:
     return only if isinstance(only, torch.dtype) else None
 
 
+class _SchemaText(str):
+    """The text of a schema. torch.fx asks the schema of what a node calls whether it writes."""
+
+    is_mutable: bool
+
+
+def _schema_text(record: OpRecord) -> _SchemaText:
+    text = _SchemaText(record.declaration.schema.text)
+    text.is_mutable = bool(record.declaration.schema.mutated_arguments)
+    return text
+
+
 ATTRIBUTES: Mapping[str, Callable[[OpRecord], object]] = {
     "_namespace": lambda record: record.definition.name.namespace,
     "_name": lambda record: record.definition.qualifier,
     "_opoverload": lambda record: record.overload,
     "_lib": lambda record: record.definition.library,
-    "_schema": lambda record: record.declaration.schema.text,
+    "_schema": _schema_text,
     "_tags": lambda record: record.declaration.tags,
     "_is_inplace": lambda record: _is_tagged(record, "inplace"),
     "_is_out": lambda record: _is_tagged(record, "out"),

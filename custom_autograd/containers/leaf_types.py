@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from custom_autograd.containers.named_fields import RecordType, advise_plain, describe, find_record, is_plain, is_union
 from custom_autograd.containers.treespecs import MisfitError, constant_of, is_constant, name_of
@@ -62,8 +63,8 @@ class Single:
     def accepts(self, value: Any) -> bool:
         """Return True if a value looks like one of this kind, seen from outside."""
         if self.letter == "T":
-            return isinstance(value, Tensor)
-        is_int = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+            return isinstance(value, (Tensor, Proxy))
+        is_int = isinstance(value, (int, torch.SymInt, Proxy)) and not isinstance(value, bool)
         return is_int or (self.letter == "F" and isinstance(value, (float, torch.SymFloat)))
 
 

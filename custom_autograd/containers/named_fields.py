@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import typing_extensions
 from torch import Tensor
+from torch.fx import Proxy
 
 from custom_autograd.core.messages import quote
 from custom_autograd.frozen_dataclass import dataclass
@@ -24,6 +25,7 @@ from custom_autograd.schema.annotations import (
     is_class,
     is_not_required,
 )
+from custom_autograd.schema.conversions import WRAP
 from custom_autograd.schema.named_tuples import by_fields, find_misplaced
 from custom_autograd.schema.types import find_argument_type, find_return_spelling
 from custom_autograd.torch_private.compiler import TRACES_ATTRIBUTES, constant_in_graphs
@@ -191,7 +193,9 @@ def find_subclassed(value: Any) -> str | None:
 
 
 def advise_plain(value: Any) -> str | None:
-    """Return what to do about an instance of a subclass of a container of Python; None for any other value."""
+    """Return what to do about what torch.fx traces, or a subclass of a container of Python; None for other values."""
+    if isinstance(value, Proxy):
+        return WRAP
     base = find_subclassed(value)
     return None if base is None else f"make it a plain {base}: {base}(...)"
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any, NoReturn
 
+from torch.fx import Proxy
+
 from custom_autograd.core.errors import KernelError
 from custom_autograd.registration.declaration import Declaration
-from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
+from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH, WRAP
 from custom_autograd.schema.schema import Argument, Schema
 from custom_autograd.torch_private.compiler import constant_in_graphs, raise_text
 
@@ -207,8 +209,8 @@ def _checked(declaration: Declaration, argument: Argument, convert: Callable[[An
     """Return a conversion whose refusal names the op and the argument (Any: one value)."""
 
     @constant_in_graphs  # Dynamo cannot trace how a message is laid out
-    def refusal(reason: str) -> str:
-        do = None if reason.startswith(GENERATOR_IN_GRAPH) else f"pass {argument.example}, for example"
+    def refusal(reason: str, advice: str) -> str:
+        do = None if reason.startswith(GENERATOR_IN_GRAPH) else advice
         return str(declaration.error(KernelError, f"argument '{argument.name}': {reason}", do=do))
 
     def convert_or_refuse(value: Any) -> Any:
@@ -216,7 +218,8 @@ def _checked(declaration: Declaration, argument: Argument, convert: Callable[[An
             return convert(value)
         except ValueError as error:
             reason = str(error)
-        return raise_text(KernelError, refusal(reason))  # not from None: Dynamo of torch 2.11 cannot trace that
+        advice = WRAP if isinstance(value, Proxy) else f"pass {argument.example}, for example"
+        return raise_text(KernelError, refusal(reason, advice))  # not from None: Dynamo of torch 2.11 cannot trace that
 
     return convert_or_refuse
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from custom_autograd import declare
 from custom_autograd.capabilities import kernel_rules
@@ -123,6 +124,8 @@ class Variant(ABC):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:  # Any: as the schema declares, here and below
         """Return its own kernels by way of the dispatcher, or directly; else the op and a copy."""
+        if any(isinstance(value, Proxy) for value in (*args, *kwargs.values())):
+            return self.overload(*args, **kwargs)  # torch.fx records it, and keeps what it writes
         record = self.op.variants.get(self.kind)
         if record is None or not record.road.has_own_kernels:
             return self._compose(*args, **kwargs)
