@@ -97,3 +97,13 @@ def test_a_kernel_that_differs_by_itself_is_not_said_to_read_outside():
     result = result_of(counting)
 
     assert ("skipped", "two equal calls of it differ") == (result.status, result.message)
+
+
+def test_a_read_past_an_input_with_a_weight_of_zero_fails():
+    def interpolates(x):
+        following = beyond(x, 1)[1:]
+        return x + 0 * following if len(following) == len(x) else x + 0
+
+    result = result_of(interpolates)
+
+    assert "it reads outside its memory: with other numbers there, output 0[5] = nan" in result.message

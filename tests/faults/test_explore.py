@@ -12,6 +12,7 @@ from torch.autograd import Function
 
 from custom_autograd import CheckError, Sample, check, custom_op
 from custom_autograd.cli.main import main
+from custom_autograd.kernels import numpy_kernel
 from custom_autograd.verification.calls.drawing import switched
 from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.check import select_checks
@@ -373,3 +374,17 @@ def test_an_op_may_have_the_other_derivative_where_numbers_equal_a_threshold():
 
     assert verdicts
     assert [] == [verdict for verdict in verdicts if verdict.fault]
+
+
+def test_a_kernel_in_numpy_need_not_take_what_numpy_lacks():
+    @custom_op("faults_explore::in_numpy")
+    @numpy_kernel
+    def in_numpy(x: Tensor) -> Tensor:
+        return x * 2
+
+    in_numpy.register_reference(lambda x: x * 2)
+    in_numpy.register_fake(torch.empty_like)
+
+    (result,) = check(in_numpy, [Sample(torch.rand(3))], checks=["explore"], isolated=False).results
+
+    assert "passed" == result.status

@@ -206,3 +206,16 @@ def test_a_number_that_no_sample_has_can_be_kept_out():
 
     (result,) = check(op, lambda make: [Sample(make(3, 4), 0.1).keeping("slope")], checks=["reference"]).results
     assert "passed" == result.status
+
+
+def test_a_product_of_32_bits_overflows():
+    def key(x):
+        return (x[0] * x[1]).long()
+
+    def wide(x):
+        return x[0].long() * x[1].long()
+
+    target = Target("faults::key", key, key, (TargetArgument("x"),), reference=wide, kernels={"": key})
+    result = verdict("reference", [Sample(torch.tensor([[3, 2], [5, 7]], dtype=torch.int32))])(target)
+
+    assert "integers 131071 times as large, in tensors: output 0[0]" in result.message

@@ -1,5 +1,6 @@
 """The check `sizes` fails an op that is wrong for sizes that its samples do not have."""
 
+import pytest
 import torch
 from expecttest import assert_expected_inline
 from tables import each
@@ -152,3 +153,36 @@ def test_an_op_that_takes_long_is_not_called_with_every_size(monkeypatch):
 
     assert result.status == "skipped"
     assert result.message.endswith("calls are left out, because the others took 0 s")
+
+
+def packed(x):
+    even = torch.nn.functional.pad(x, (0, len(x) % 2))
+    return even[0::2] + 16 * even[1::2]
+
+
+def pairs_packed(x):
+    pairs = len(x) // 2
+    out = x.new_zeros((len(x) + 1) // 2)
+    out[:pairs] = x[0 : 2 * pairs : 2] + 16 * x[1 : 2 * pairs : 2]
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_integers_that_are_what_is_computed_with_get_other_sizes(dtype):
+    def result_of(call):
+        target = Target("faults::pack", call, call, ARGUMENTS[:1], reference=packed, kernels={"": call})
+        return verdict("sizes", [Sample(torch.tensor([1, 15, 7, 9], dtype=dtype))])(target)
+
+    assert "passed" == result_of(packed).status
+    assert "size 4 -> 1: output 0[0] = 0, expected 1" in result_of(pairs_packed).message
+
+
+def test_integers_that_point_at_numbers_keep_their_sizes():
+    def taken(x, index):
+        assert len(index) == 3
+        return x[index]
+
+    target = Target("faults::take", taken, taken, (TargetArgument("x"), TargetArgument("index")), reference=taken)
+    result = verdict("sizes", [Sample(torch.rand(5, 8), torch.tensor([0, 4, 2]))])(target)
+
+    assert "passed" == result.status

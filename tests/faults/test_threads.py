@@ -138,3 +138,17 @@ def test_threads_leave_the_generator_of_torch_alone(monkeypatch):
     assert "passed" == result_of(Squared, isolated=False).status
     assert "_MainThread" in asking
     assert "_Worker" not in asking
+
+
+def test_an_op_without_gradients_that_shares_memory_fails():
+    memory = torch.empty(4, 3, dtype=torch.float64)
+
+    def counted(x):
+        memory.copy_(x)
+        time.sleep(0)  # another thread may run here, as it may anywhere
+        return (memory * 1000).long()
+
+    result = result_of(counted)
+
+    assert "failed" == result.status
+    assert "in 8 threads at once: output 0[" in result.message

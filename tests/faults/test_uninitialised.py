@@ -1,5 +1,9 @@
 """The check `uninitialised` fails elements that nobody writes."""
 
+import sys
+
+import numpy as np
+import pytest
 import torch
 from torch.autograd import Function
 from verdicts import verdict
@@ -50,3 +54,26 @@ def test_unwritten_element_of_a_gradient_fails():
         "with memory filled with nan: gradient of 'x': 1 of 7 elements are never written, the first at [6]"
         == result_of(GradientWithoutTail).message
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of glibc is filled only")
+@pytest.mark.parametrize("size", [5, 3000], ids=["cached by NumPy", "larger"])
+def test_an_unwritten_element_of_an_array_of_numpy_fails(size):
+    def without_last(x):
+        out = np.empty(len(x), np.float64)
+        out[:-1] = x[:-1].numpy()
+        return torch.from_numpy(out).to(x.dtype)
+
+    result = verdict("uninitialised", lambda make: [Sample(make(size, requires_grad=False))])(without_last)
+
+    assert f"with other bytes in new memory, output 0[{size - 1}] = " in result.message
+    assert "an element is read or returned that was never written, such as of numpy.empty or malloc" == result.cause
+
+
+def test_an_array_of_numpy_that_is_written_passes():
+    def doubled(x):
+        out = np.empty(len(x), np.float64)
+        out[:] = 2 * x.numpy()
+        return torch.from_numpy(out).to(x.dtype)
+
+    assert "passed" == verdict("uninitialised", lambda make: [Sample(make(7, requires_grad=False))])(doubled).status

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from custom_autograd.core.errors import CustomAutogradError, GradientError, KernelError, KernelUnavailable, ShapeError
+from custom_autograd.kernels.numpy import Unsuitable
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.calls import layouts
@@ -285,6 +286,8 @@ class Looker:
     def _raised(self, case: Case, call: Call, error: Exception) -> Fault | None:
         """Return what an exception means: nothing where an op may refuse, or where the reference raises as well."""
         if find_refusal(error) is not None or isinstance(error, OF_NO_KERNEL):
+            return None
+        if isinstance(error.__cause__, Unsuitable):  # NumPy has no such dtype
             return None
         is_crash = self._is_crash(case, call, error)
         is_owed = all(change.is_owed for change in case.changes)

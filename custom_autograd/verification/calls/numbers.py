@@ -133,10 +133,12 @@ MASKS: tuple[tuple[str, Callable[[Tensor], Tensor | None]], ...] = (
 FACTOR = 2**17 - 1
 """A product of two exceeds 32 bits; of three, it fits into 64."""
 
+WIDE = (torch.int32, torch.int64)
+
 
 def large_integers(target: Target, sample: Sample) -> Iterator[tuple[str, Callable[[Sample], Sample | None]]]:
-    """Yield the call with its int64 tensors, and then its other integers too, made large; then with the largest."""
-    if any(x.dtype == torch.int64 and is_index(x) for x in sample.tensors()):
+    """Yield the call with its wide tensors, and then its other integers too, made large; then with the largest."""
+    if any(x.dtype in WIDE and is_index(x) for x in sample.tensors()):
         text = f"integers {FACTOR} times as large"
         yield f"{text}, in tensors", partial(_scaled, target, with_numbers=False)
         yield text, partial(_scaled, target, with_numbers=True)
@@ -145,9 +147,10 @@ def large_integers(target: Target, sample: Sample) -> Iterator[tuple[str, Callab
 
 
 def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | None:
-    if any(x.numel() and int(x.abs().max()) > FACTOR for x in sample.tensors() if x.dtype == torch.int64):
+    wide = [x for x in sample.tensors() if x.dtype in WIDE and is_index(x) and x.numel()]
+    if any(int(x.abs().max()) > min(FACTOR, torch.iinfo(x.dtype).max // FACTOR) for x in wide):
         return None
-    found = sample.map(lambda x: x * FACTOR if x.dtype == torch.int64 and is_index(x) else x)
+    found = sample.map(lambda x: x * FACTOR if x.dtype in WIDE and is_index(x) else x)
     for row in target.arguments if with_numbers else ():
         if row.name not in sample.kept:
             found = with_value(target, found, row.name, _larger(value_of(target, found, row.name)))

@@ -32,7 +32,8 @@ from custom_autograd.verification.harness.targets import Target
 Resize: TypeAlias = Callable[[Sample], "Sample | None"]
 """Gives a call other sizes; None where they do not fit."""
 
-OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, 1025)
+LONG = 1025
+OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, LONG)
 
 GROWN = 3
 """The size that replaces 1 in a batch: a batch of one hides that a gradient is not summed over the batch."""
@@ -43,15 +44,19 @@ MOST = 2**14
 
 def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
     """Yield what is changed, what messages call it, and what changes it."""
-    free, least = sorted(free_sizes(sample)), int(target.reference is None)  # which says what becomes of nothing
+    has_judge = target.reference is not None
+    free, least = (
+        sorted(free_sizes(sample, has_judge=has_judge)),
+        int(not has_judge),
+    )  # which says what becomes of nothing
     for size in free:
         yield from (_one(target, size, other) for other in OTHER_SIZES if other != size and other >= least)
     if len(free) > 1:
-        yield "sizes", "all sizes 3", partial(_resized, sizes=dict.fromkeys(free, 3))
+        yield "sizes", "all sizes 3", partial(_resized, sizes=dict.fromkeys(free, 3), has_judge=has_judge)
         multiples = {size: 8 * (position + 1) for position, size in enumerate(free)}
-        yield "sizes", "all sizes multiples of 8", partial(_resized, sizes=multiples)
-    shared = sizes_of(sample) - set(free) - pinned_sizes(sample)
-    for size in sorted(shared) if target.reference is not None else ():  # which says whether they may differ
+        yield "sizes", "all sizes multiples of 8", partial(_resized, sizes=multiples, has_judge=has_judge)
+    shared = sizes_of(sample) - set(free) - pinned_sizes(sample, has_judge=has_judge)
+    for size in sorted(shared) if has_judge else ():  # which says whether they may differ
         yield from (_one(target, size, other) for other in (0, 1, size + 1, 257))
     numbers = {value for value in (*sample.args, *sample.kwargs.values()) if type(value) is int}
     for size in sorted(numbers & sizes_of(sample)):
@@ -66,7 +71,7 @@ def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
 
 
 def _one(target: Target, size: int, other: int) -> tuple[str, str, Resize]:
-    change = partial(_resized, sizes={size: other})
+    change = partial(_resized, sizes={size: other}, has_judge=target.reference is not None)
     if 0 < other < min(size, 4):
         change = partial(_unless_broadcast, target, size, change)
     return f"size {size}", f"size {size} -> {other}", change
@@ -75,7 +80,7 @@ def _one(target: Target, size: int, other: int) -> tuple[str, str, Resize]:
 def _unless_broadcast(target: Target, size: int, change: Resize, sample: Sample) -> Sample | None:
     """Return a call of a smaller size; None if the reference takes it only because a dimension of 1 is broadcast."""
     reference = target.visible_reference
-    larger = (resized(sample, {size: other}) for other in (size + 1, 2 * size, 3 * size))
+    larger = (resized(sample, {size: other}, has_judge=True) for other in (size + 1, 2 * size, 3 * size))
     is_taken = reference is None or any(find_shapes(target, reference, variant) is not None for variant in larger)
     return change(sample) if is_taken else None
 
@@ -101,16 +106,18 @@ def _has_grown(shape: Sequence[int], before: Sequence[int]) -> bool:
     return len(shape) == len(before) and all(alike)
 
 
-def _resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample | None:
+def _resized(
+    sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False, has_judge: bool = False
+) -> Sample | None:
     found = sizes_of(sample)
     if not found & set(sizes):
         return None
     if elements_of(sample, sizes) > MOST:
         kept = next(iter(sizes))
-        sizes = {**cut_sizes(sorted(found - pinned_sizes(sample)), kept), **sizes}
+        sizes = {**cut_sizes(sorted(found - pinned_sizes(sample, has_judge=has_judge)), kept), **sizes}
     if elements_of(sample, sizes) > MOST:
         return None
-    return resized(sample, sizes, with_numbers=with_numbers).map(jittered)
+    return resized(sample, sizes, with_numbers=with_numbers, has_judge=has_judge).map(jittered)
 
 
 def _undimensioned(sample: Sample) -> Sample | None:

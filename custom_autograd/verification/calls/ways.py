@@ -11,12 +11,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils import deterministic
 
 from custom_autograd.verification.calls.backward_ways import ACCUMULATED, SAVING_ELSEWHERE, USES_OF_A_GRAPH, varied
 from custom_autograd.verification.calls.batches import BATCHES
@@ -30,10 +28,10 @@ from custom_autograd.verification.calls.call import (
     begin_on,
     cotangents_of,
     find_change,
-    kept,
     numbers_like,
     run,
 )
+from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
 from custom_autograd.verification.harness.interpreted import find_interpreter
@@ -180,75 +178,6 @@ def _hidden_of_reference(target: Target, function: Function, call: Call, only: S
     return begin(target, target.reference or target.full, replace(call, needs=frozenset())).detached()
 
 
-MEMORY = cast(Any, deterministic)  # its attribute is made when it is asked for, which type checkers cannot see
-
-
-def _filled(target: Target, call: Call) -> Iterator[Outcome]:
-    """Look at the values, hidden outputs included, then at the gradients."""
-    still = replace(call, needs=frozenset())
-
-    def values() -> Outcome:
-        with torch.no_grad():
-            return begin(target, target.full, still).detached()
-
-    def outcome() -> Outcome:
-        with contextlib.suppress(RuntimeError):  # gradients have checks of their own
-            return run(target, target.call, call)
-        return {}
-
-    plain = [kept(values()), kept(outcome())]  # first: memory that is freed after it was filled comes back, with nan
-    with _filled_memory():
-        filled = [values(), outcome()]
-    _leave_zeros(filled)
-    for found, expected in zip(filled, plain, strict=True):
-        _require_written(found, expected)
-    yield from ()
-
-
-def _leave_zeros(outcomes: Sequence[Outcome]) -> None:
-    """Free memory with zeros in the sizes of results, which the next calls that look at it get."""
-    zeros = [torch.zeros_like(y) for outcome in outcomes for y in outcome.values() for _ in range(4)]
-    del zeros
-
-
-@contextlib.contextmanager
-def _filled_memory() -> Iterator[None]:
-    """Make torch.empty return nan, or the largest integer, within."""
-    mode = torch.are_deterministic_algorithms_enabled()
-    is_warning = torch.is_deterministic_algorithms_warn_only_enabled()
-    is_filling = MEMORY.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    MEMORY.fill_uninitialized_memory = True
-    try:
-        yield
-    finally:
-        MEMORY.fill_uninitialized_memory = is_filling
-        torch.use_deterministic_algorithms(mode, warn_only=is_warning)
-
-
-def _require_written(filled: Outcome, plain: Outcome) -> None:
-    for name, one in filled.items() if plain else ():
-        unwritten = _unwritten(one, plain[name])
-        number = int(unwritten.sum())
-        if number:
-            index = [int(i) for i in unwritten.nonzero()[0]]
-            raise WrongError(
-                f"{name}: {number} of {one.numel()} elements are never written, the first at {index}",
-                "a tail, a branch or a boundary is left out, and torch.empty does not fill",
-            )
-
-
-def _unwritten(filled: Tensor, plain: Tensor) -> Tensor:
-    """Return where filled memory shows through; what is nan anyway is not distinguished."""
-    if filled.shape != plain.shape or filled.layout != torch.strided:
-        return torch.zeros_like(filled, dtype=torch.bool)
-    if filled.is_floating_point() or filled.is_complex():
-        return filled.isnan() & ~plain.isnan()
-    if filled.dtype == torch.bool:
-        return torch.zeros_like(filled)
-    return (filled == torch.iinfo(filled.dtype).max) & (filled != plain)
-
-
 def _tangent_of(x: Tensor, name: str) -> Tensor:
     return numbers_like(x, f"tangent of {name}")
 
@@ -297,7 +226,6 @@ def _second_derivatives(target: Target, call: Call) -> Iterator[Outcome]:
     yield _second(target, target.call, call, ())
 
 
-FILLED = Way("with memory filled with nan", _filled)
 HIDDEN = Way("hidden outputs too", _with_hidden, _hidden_of_reference, has_gradients=False)
 IN_THREADS = Way(
     f"in {THREADS} threads at once",

@@ -12,6 +12,7 @@ import torch
 from custom_autograd.schema.conversions import GENERATOR_IN_GRAPH
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.compiler import COMPILES_RULES_OF_FUNCTIONS
+from custom_autograd.verification.calls import sizes
 from custom_autograd.verification.calls.backward_ways import ELSEWHERE, PLAIN, SAVING_ELSEWHERE, USES_OF_A_GRAPH
 from custom_autograd.verification.calls.batches import NO_RULE, batchings_of
 from custom_autograd.verification.calls.call_arguments import scalars
@@ -20,10 +21,11 @@ from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCAL
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
 from custom_autograd.verification.calls.layouts import EXPANDED
 from custom_autograd.verification.calls.looking import Looker
+from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
 from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
-from custom_autograd.verification.calls.ways import FILLED, HIDDEN, IN_THREADS
+from custom_autograd.verification.calls.ways import HIDDEN, IN_THREADS
 from custom_autograd.verification.harness.agreement import values_of, why_no_reference
 from custom_autograd.verification.harness.base import Check, Finding, NothingToCheckError, failed, first_line, skipped
 from custom_autograd.verification.harness.differentiable import (
@@ -227,8 +229,15 @@ class Subclasses(WayRow):
     ways = SUBCLASSES
 
 
+@dataclass(frozen=True)
 class Threads(WayRow):
-    """Every second thread has other numbers; a barrier lets all begin at once, forward and backward."""
+    """Every second thread has other numbers; a barrier lets all begin at once, forward and backward.
+
+    Attributes:
+        is_first: whether a longer call follows: threads that have little to do come one after the other.
+    """
+
+    is_first: bool = True
 
     name = "threads"
     code = "Y01"
@@ -238,11 +247,23 @@ class Threads(WayRow):
     purpose = "eight threads at once, forward and backward, get the values of one"
     ways = (IN_THREADS, ELSEWHERE)
     is_ended_by_failure = True
+    needs_gradients = False
     why_not_random = why_not_generator = "it draws random numbers, whose order among threads is not fixed"
+
+    def further(self) -> Check:
+        """Return the check without a longer call."""
+        return replace(self, is_first=False)
+
+    def _cases(self, looker: Looker) -> Iterator[Case]:
+        yield from super()._cases(looker)
+        if not self.is_first:
+            return
+        larger = [Case((change,)) for change in looker.changes() if change.text.endswith(f"-> {sizes.LONG}")]
+        yield from (replace(case, way=IN_THREADS) for case in larger[:1] if not looker.look(case).reason)
 
 
 class Uninitialised(Row):
-    """Results with memory filled with nan against results with memory as it comes."""
+    """Results with memory filled with nan, or with other bytes, against results with memory as it comes."""
 
     name = "uninitialised"
     code = "F11"

@@ -54,22 +54,33 @@ def elements_of(sample: Sample, sizes: Mapping[int, int]) -> int:
     return max((math.prod(sizes.get(size, size) for size in x.shape) for x in sample.tensors()), default=0)
 
 
-def free_sizes(sample: Sample) -> frozenset[int]:
+def free_sizes(sample: Sample, *, has_judge: bool = False) -> frozenset[int]:
     """Return the sizes above 1 that can vary without a change of meaning: no argument fixes them by its value."""
-    return sizes_of(sample) - _numbers([*sample.args, *sample.kwargs.values()]) - pinned_sizes(sample)
+    fixed = _numbers([*sample.args, *sample.kwargs.values()]) | pinned_sizes(sample, has_judge=has_judge)
+    return sizes_of(sample) - fixed
 
 
-def pinned_sizes(sample: Sample) -> frozenset[int]:
+def pinned_sizes(sample: Sample, *, has_judge: bool = False) -> frozenset[int]:
     """Return the sizes that tensors of integers have or fix: where offsets end, and what lengths add up to.
 
     Such a tensor is never resized, repeated or redrawn: only the author of the op can say what its numbers point at.
+    Where a reference judges, integers of 8 bits, and those of a sample that has no other numbers, are its data.
     """
+    data = data_positions(sample) if has_judge else frozenset()
     found: set[int] = set()
-    for tensor in sample.tensors():
+    for position, tensor in enumerate(sample.tensors()):
         if is_index(tensor):
             largest = int(tensor.detach().max()) if tensor.numel() else 0
-            found |= {*tensor.shape, largest, largest + 1, int(tensor.detach().sum())}
+            fixed = {largest, largest + 1, int(tensor.detach().sum())}
+            found |= set() if position in data else {*tensor.shape, *fixed}
     return frozenset(found)
+
+
+def data_positions(sample: Sample) -> frozenset[int]:
+    """Return which tensors of integers are what is computed with: codes of 8 bits, or all if there are no others."""
+    tensors = sample.tensors()
+    has_others = any(x.is_floating_point() or x.is_complex() for x in tensors)
+    return frozenset(i for i, x in enumerate(tensors) if is_index(x) and (x.dtype.itemsize == 1 or not has_others))
 
 
 def is_index(tensor: Tensor) -> bool:
@@ -109,17 +120,19 @@ def growths(sample: Sample, factor: int = 3) -> Iterator[dict[int, int]]:
         yield from ({size: factor * size} for size in free)
 
 
-def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False) -> Sample:
+def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = False, has_judge: bool = False) -> Sample:
     """Return the same call with other sizes: tensors are cut or repeated, but for those of integers.
 
     Args:
         sample: what to vary.
         sizes: old size -> new size; every dimension of the old size gets the new one.
         with_numbers: whether integers among the arguments that equal a size follow it.
+        has_judge: whether a reference says which sizes of integers are right: see `pinned_sizes`.
     """
+    data = data_positions(sample) if has_judge else frozenset()
 
-    def resize(tensor: Tensor) -> Tensor:
-        if tensor.layout != torch.strided or is_index(tensor):
+    def resize(tensor: Tensor, position: int) -> Tensor:
+        if tensor.layout != torch.strided or (is_index(tensor) and position not in data):
             return tensor
         found = tensor.detach()
         if is_ordered(found) and sizes.get(found.numel(), 0) > 1:
@@ -134,7 +147,7 @@ def resized(sample: Sample, sizes: Mapping[int, int], *, with_numbers: bool = Fa
     def follow(value: object) -> object:
         return sizes.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
-    changed = sample.map(resize)
+    changed = sample.with_tensors([resize(tensor, position) for position, tensor in enumerate(sample.tensors())])
     if not with_numbers:
         return changed
     args = [follow(value) for value in changed.args]
