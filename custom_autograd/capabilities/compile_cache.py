@@ -34,7 +34,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.core.read_values import (
@@ -272,7 +272,7 @@ class Reader:
         state = None if isinstance(value, nn.Module) else state_of(value)
         if state is not None:
             self._read_items(state, package)
-        elif hasattr(value, "__dict__"):
+        elif hasattr(value, "__dict__") and not isinstance(value, Tensor):
             self._read_attributes(attributes_of(value, self.names), package)
         else:
             self.unread.append(f"a {type(value).__name__}")

@@ -61,8 +61,11 @@ def items_of(container: Iterable[Any]) -> Iterable[Any]:
 
 def attributes_of(value: Any, names: frozenset[str]) -> dict[str, Any]:  # Any: as above
     """Return the attributes of an object itself that are named, by name; all of them if code reads them as a dict."""
-    outside = [name for name in names if isinstance(getattr(type(value), name, None), IN_THE_OBJECT)]
-    found = {name: getattr(value, name) for name in outside if hasattr(value, name)} | getattr(value, "__dict__", {})
+    found = dict(getattr(value, "__dict__", {}))
+    for name in names:
+        if isinstance(getattr(type(value), name, None), IN_THE_OBJECT):
+            with contextlib.suppress(Exception):  # it is not set, or code in C raises whatever it likes
+                found[name] = getattr(value, name)
     if isinstance(value, torch.nn.Module):
         for held in ("_parameters", "_buffers", "_modules"):
             found |= found.get(held, {})
@@ -98,13 +101,13 @@ def state_of(value: Any) -> Iterable[Any] | None:  # Any: as above
 
 def _state_of_tensor(value: Tensor) -> Iterable[Any] | None:
     """Return the same of a tensor; its numbers are read from memory, since a mode that traces would take any call."""
-    if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+    if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.device.type != "cpu":
         return None
-    facts = (str(value.dtype), tuple(value.shape), str(value.device))
-    count = value.numel() * value.element_size()
-    if value.device.type != "cpu" or not value.is_contiguous() or count > MOST_BYTES:
+    storage = value.untyped_storage()
+    if storage.nbytes() > MOST_BYTES:
         return None
-    return (*facts, ctypes.string_at(value.data_ptr(), count) if count else b"")
+    numbers = ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
+    return value.dtype, (*value.shape, *value.stride(), value.storage_offset()), numbers
 
 
 def memory_of(value: Any) -> bytes:  # Any: as above

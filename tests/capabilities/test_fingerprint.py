@@ -25,7 +25,7 @@ from tables import each
 from torch import Tensor
 
 from custom_autograd import custom_op
-from custom_autograd.capabilities.compile_cache import fingerprint
+from custom_autograd.capabilities.compile_cache import fingerprint, read_whole
 
 
 def plain(x: Tensor) -> Tensor:
@@ -190,6 +190,7 @@ VALUES = {
     "a dtype of NumPy": lambda factor: np.dtype(f"f{4 * int(factor - 1)}"),
     "an array of objects": lambda factor: np.array([factor, "a"], dtype=object),
     "a tensor": lambda factor: torch.full((2,), factor),
+    "a transposed tensor": lambda factor: torch.full((2, 3), factor).T,
     "a limit of a dtype": lambda factor: torch.finfo(torch.float32 if factor == 2 else torch.float64),
 }
 
@@ -252,6 +253,13 @@ def number_of(rule):
 @each(("make", "make_another"), RULES.values(), ids=RULES)
 def test_it_follows_a_rule_and_nothing_else(make, make_another):
     assert number_of(make()) == number_of(make()) != number_of(make_another())
+
+
+def test_what_cannot_be_read_is_said():
+    table = torch.ones(2, device="meta")
+    reader = read_whole(lambda reader: reader.read_all_of(lambda grad: grad * table))
+
+    assert ["a Tensor"] == reader.unread
 
 
 def test_it_is_the_same_in_another_process():
