@@ -28,6 +28,7 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
+from custom_autograd.verification.harness.interpreted import touched_addresses
 from custom_autograd.verification.harness.records import output_names, unless_replaced
 from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import Function, Target, call_on
@@ -73,14 +74,13 @@ def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Findi
     for mark in (*MARKS, MARKS[-1]):  # the last one for kernels that differ by themselves
         state.restore()
         inputs = [_guarded(tensor.detach(), mark) for tensor in sample.tensors()]
-        with torch.no_grad(), _Guarding(mark) as made:
+        with torch.no_grad(), _Guarding(mark) as made, touched_addresses() as touched:
             outputs = call_on(kernel, call.with_tensors([row.tensor for row in inputs]))
-        for leaf, row in zip(sample.leaves(), inputs, strict=True):
-            if (text := row.find_write()) is not None:
-                return failed(f"{name} writes {text} '{target.name_of(leaf)}'", cause=OUTSIDE)
-        for row in made.rows:
-            if (text := row.find_write()) is not None:
-                return failed(f"{name} writes {text} {_what(row, target, outputs)}", cause=OUTSIDE)
+        rows = [(row, f"'{target.name_of(leaf)}'") for leaf, row in zip(sample.leaves(), inputs, strict=True)]
+        rows += [(row, _what(row, target, outputs)) for row in made.rows]
+        text = _find_access(rows, touched)
+        if text is not None:
+            return failed(f"{name} {text}", cause=OUTSIDE)
         results.append([output.clone() for output in outputs])
         if difference is None and len(results) > 1:
             difference = find_difference(results[-1], results[0], names=output_names(target, len(results[0])))
@@ -89,6 +89,20 @@ def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Findi
     if find_difference(results[-1], results[-2]) is not None:
         return skipped(f"two equal calls of {name} differ")
     return failed(f"{name} reads outside its memory: with other numbers there, {difference}", cause=OUTSIDE)
+
+
+def _find_access(rows: "Sequence[tuple[_Guarded, str]]", touched: Sequence[Any]) -> str | None:
+    """Return what is written, or else read, outside of tensors with these names: "writes 1 element past the end of x".
+
+    Reads show by their addresses, which interpreted kernels give; others by their results (Any: arrays of NumPy).
+    """
+    for row, what in rows:
+        if (text := row.find_write()) is not None:
+            return f"writes {text} {what}"
+    for row, what in rows if touched else ():
+        if (text := row.find_touch(touched)) is not None:
+            return f"reads {text} {what}"
+    return None
 
 
 class _Guarded:
@@ -105,6 +119,19 @@ class _Guarded:
         if len(after):
             return f"{_elements(int(after[-1]) + 1)} past the end of"
         return f"{_elements(GUARD - int(before[0]))} before the beginning of" if len(before) else None
+
+    def find_touch(self, addresses: Sequence[Any]) -> str | None:  # Any: arrays of NumPy
+        """Return where a guard is among the addresses that were read: as above."""
+        size, start = self.memory.element_size(), self.memory.data_ptr()
+        end = start + self.memory.nbytes
+        found = [x[(x >= start) & (x < end)] for x in addresses]
+        positions = [(int(x) - start) // size for row in found if row.size for x in (row.min(), row.max())]
+        inner = range(GUARD, len(self.memory) - GUARD)
+        after = [position for position in positions if position >= inner.stop]
+        before = [position for position in positions if position < inner.start]
+        if after:
+            return f"{_elements(max(after) + 1 - inner.stop)} past the end of"
+        return f"{_elements(GUARD - min(before))} before the beginning of" if before else None
 
 
 def _guarded(tensor: Tensor, mark: float, *, is_new: bool = False) -> _Guarded:

@@ -7,7 +7,7 @@ none of, and calculates in bfloat16 with the bits of the numbers (found in Trito
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -32,5 +32,43 @@ def find_interpreter(work: Callable[[], object]) -> str | None:
         work()
     return INTERPRETED if launches else None
 
+
+@contextlib.contextmanager
+def touched_addresses() -> Iterator[list[Any]]:  # Any: arrays of NumPy
+    """Yield a list that gets the addresses at which interpreted kernels read and write within, where no mask is off.
+
+    `triton.runtime.interpreter._interpreter` is private: every access to memory is a call of one of its functions.
+    """
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    found: list[Any] = []
+    if interpreter is None or not is_interpreted():
+        yield found
+        return
+    with mock.patch.object(interpreter, "_interpreter", _Watched(vars(interpreter)["_interpreter"], found)):
+        yield found
+
+
+class _Watched:
+    """What has the functions of another module, and keeps the addresses that they are given."""
+
+    def __init__(self, module: Any, found: list[Any]) -> None:  # Any: Triton has no types here
+        self._module, self._found = module, found
+
+    def __getattr__(self, name: str) -> Any:  # Any: as above
+        function = getattr(self._module, name)
+        position = MASKS.get(name)
+        if position is None:
+            return function
+
+        def watched(*args: Any) -> Any:
+            pointers = args[1 if name == "atomic_rmw" else 0]
+            self._found.append(pointers[args[position].astype(bool)] if position else pointers.reshape(-1))
+            return function(*args)
+
+        return watched
+
+
+MASKS = {"load": 1, "store": 2, "atomic_rmw": 3, "atomic_cas": 0}
+"""Function -> the position of its mask; 0 if it has none."""
 
 INTERPRETED = "its kernels run in Triton's interpreter"
