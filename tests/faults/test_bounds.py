@@ -8,6 +8,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
+from custom_autograd.verification.harness.targets import Target, TargetArgument
 
 result_of = verdict("bounds", lambda make: [Sample(make(6))])
 
@@ -107,3 +108,27 @@ def test_a_read_past_an_input_with_a_weight_of_zero_fails():
     result = result_of(interpolates)
 
     assert "it reads outside its memory: with other numbers there, output 0[5] = nan" in result.message
+
+
+def test_a_read_that_only_a_clamped_number_leads_to_fails():
+    """The sample has no number at the border."""
+
+    def interpolated(x, at):
+        place = at.clamp(0, len(x) - 1)
+        left, longer = place.detach().floor().long(), beyond(x, 1)
+        share = place - left
+        return (1 - share) * longer[left] + share * longer[(left + 1).clamp(max=len(longer) - 1)]
+
+    def reference(x, at):
+        place = at.clamp(0, len(x) - 1)
+        left = place.detach().floor().long()
+        return x[left] + (place - left) * (x[(left + 1).clamp(max=len(x) - 1)] - x[left])
+
+    arguments = (TargetArgument("x"), TargetArgument("at"))
+    kernels = {"": interpolated}
+    target = Target("faults::at", interpolated, interpolated, arguments, reference=reference, kernels=kernels)
+    result = verdict("bounds", [Sample(torch.rand(6), torch.tensor([0.5, 2.25]))])(target)
+
+    assert result.message.startswith(
+        "size 6 -> 3: the default kernel reads outside its memory: with other numbers there, output 0[1] = nan"
+    )

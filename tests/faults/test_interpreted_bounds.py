@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+
 from python_server import run_python
 
 PROGRAM = """

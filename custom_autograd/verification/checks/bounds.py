@@ -3,10 +3,12 @@
 What it is given and what it makes lie between guards, which it leaves alone.
 """
 
+import contextlib
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,18 +21,21 @@ from custom_autograd.values.random_state import RandomState
 from custom_autograd.verification.calls.call import (
     Call,
     begin,
+    call_as_given,
     call_in_double,
     cotangents_of,
     find_change,
     run,
     run_repeatably,
 )
+from custom_autograd.verification.calls.changes import SCALARS, SIZES, VALUES, changes_of
+from custom_autograd.verification.harness.agreement import values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
 from custom_autograd.verification.harness.interpreted import touched_addresses
 from custom_autograd.verification.harness.records import output_names, unless_replaced
-from custom_autograd.verification.harness.sweeps import has_arithmetic
+from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 GUARD = 64  # elements on each side
@@ -41,14 +46,25 @@ A maximum ignores nan, and a weight of zero ignores a number. Integers have the 
 """
 
 
+@dataclass(frozen=True)
 class Bounds(Check):
-    """Each kernel twice, with guards of different content around every tensor."""
+    """Each kernel several times, with guards of different content around every tensor.
+
+    Attributes:
+        is_first: whether other calls than the sample are made too.
+    """
+
+    is_first: bool = True
 
     name = "bounds"
     code = "F12"
     group = "values"
     is_quick = True
     purpose = "no kernel writes or reads outside its memory"
+
+    def further(self) -> Check:
+        """Return the check of samples alone."""
+        return replace(self, is_first=False)
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless the kernels are known, or the function is one itself."""
@@ -60,11 +76,39 @@ class Bounds(Check):
         devices = {"", *(tensor.device.type for tensor in sample.tensors())}
         kernels = {key: row for key, row in target.kernels.items() if device_of_kernel(key) in devices}
         for key, kernel in kernels.items() or [("", target.full)]:
+            name = label_of_kernel(key) if kernels else "it"
             try:
-                finding = _check(kernel, target, sample, label_of_kernel(key) if kernels else "it")
+                finding = _check(kernel, target, sample, name)
             except KernelUnavailable as error:
                 finding = skipped(first_line(error))
+            if finding is PASSED and self.is_first:
+                finding = next(_find_outside(kernel, target, sample, name), PASSED)
             yield unless_replaced(finding, target, key)
+
+
+def _find_outside(kernel: Function, target: Target, sample: Sample, name: str) -> Iterator[Finding]:
+    """Yield the failures of other calls that the reference takes, those left out that the kernel refuses."""
+    if target.reference is None:  # which says what an op takes: what it refuses, a kernel may refuse by a crash
+        return
+    begun, call = time.process_time(), call_as_given(sample.map(torch.Tensor.detach))
+    for change in changes_of(target, sample, frozenset()):
+        is_meant = change.stage == SCALARS or (change.stage in (SIZES, VALUES) and change.text.endswith(OTHERS))
+        changed = change.apply(call) if is_meant else None
+        if changed is None:
+            continue
+        if time.process_time() - begun > LONGEST:
+            return
+        with contextlib.suppress(Exception):
+            values_of(target, target.reference, copy(changed.sample))
+            finding = _check(kernel, target, changed.sample, f"{change.text}: {name}")
+            if finding.status == "failed":
+                yield finding
+
+
+LONGEST = 0.1
+"""CPU seconds for other calls of a kernel."""
+OTHERS = ("20 times as large", "-> 3", "-> 17")
+"""Numbers and sizes that have a border or a tail where the sample may have none."""
 
 
 def _check(kernel: Function, target: Target, sample: Sample, name: str) -> Finding:
