@@ -312,7 +312,9 @@ def _write_return(source: Source, schema: Schema, result: str) -> None:
     if not schema.hidden_outputs and schema.named_tuple is None:
         source.line(f"return {result}")
         return
-    visible = [f"$results[{at}]" for at, output in enumerate(schema.outputs) if not output.is_hidden]
+    is_one = len(schema.outputs) == 1
+    each = ["$results" if is_one else f"$results[{at}]" for at in range(len(schema.outputs))]
+    visible = [one for one, output in zip(each, schema.outputs, strict=True) if not output.is_hidden]
     source.line(f"$results = {result}")
     if schema.named_tuple is not None and not schema.hidden_outputs:
         source.line(f"return $named_tuple({', '.join(visible)})")
