@@ -40,11 +40,12 @@ def touched_addresses() -> Iterator[list[Any]]:  # Any: arrays of NumPy
     `triton.runtime.interpreter._interpreter` is private: every access to memory is a call of one of its functions.
     """
     interpreter = sys.modules.get("triton.runtime.interpreter")
+    own = vars(interpreter).get("_interpreter") if interpreter is not None and is_interpreted() else None
     found: list[Any] = []
-    if interpreter is None or not is_interpreted():
+    if own is None:
         yield found
         return
-    with mock.patch.object(interpreter, "_interpreter", _Watched(vars(interpreter)["_interpreter"], found)):
+    with mock.patch.object(interpreter, "_interpreter", _Watched(own, found)):
         yield found
 
 
