@@ -91,15 +91,20 @@ class CompileCache(Capability):
 
 def fingerprint(record: OpRecord) -> int:
     """Return 64 bits of the schema and of everything that tracing runs: fake, reference, gradient and jvp rules."""
-    return read_whole(lambda reader: reader.read_op(record)).number()
+    return read_rules(record).number()
+
+
+def read_rules(record: OpRecord) -> Reader:
+    """Return what has read an op: its schema and rules, and all that they reach."""
+    return _read_whole(lambda reader: reader.read_op(record))
 
 
 def _number_of(value: Any) -> int:  # Any: a function or class
     """Return the same of a function, or of a class and all its attributes."""
-    return read_whole(lambda reader: reader.read_all_of(value)).number()
+    return _read_whole(lambda reader: reader.read_all_of(value)).number()
 
 
-def read_whole(read: Callable[[Reader], None]) -> Reader:
+def _read_whole(read: Callable[[Reader], None]) -> Reader:
     """Read with all names that any of the code has: a rule may pass an object to a function that reads attributes."""
     reader = Reader(frozenset())
     read(reader)
@@ -124,8 +129,9 @@ class Reader:
 
     def number(self) -> int:
         """Return 64 bits of what was read."""
-        self._add(environment_in(self.words))
-        return int.from_bytes(self.digest.digest(), "big")
+        digest = self.digest.copy()
+        digest.update(environment_in(self.words).encode(errors="surrogatepass"))
+        return int.from_bytes(digest.digest(), "big")
 
     def read_op(self, record: OpRecord) -> None:
         """Read the schema and the rules of an op."""

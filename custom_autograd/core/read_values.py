@@ -1,4 +1,4 @@
-"""What there is to read of a value that a rule reaches: see capabilities/compile_cache.py."""
+"""The parts of a value that a rule reaches, as capabilities/compile_cache.py reads them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Conversion: TypeAlias = Callable[[Any], Any]
 GENERATOR_IN_GRAPH = "torch.compile cannot trace a torch.Generator"
 """Begins the refusal of a generator in a graph; Dynamo keeps the text of it, and not the class."""
 WRAP = "call torch.fx.wrap(NAME) in the module that calls the op as NAME: torch.fx then records it by that name"
-"""What to do about a proxy of torch.fx in the place of a value that must be known."""
+"""Advice for a proxy of torch.fx where the value must be known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A kernel that accepts no sample is verified in a dtype that it accepts; the report says so if there is none."""
+"""A kernel that accepts no sample is verified in a dtype that it does accept; if there is none, the report says so."""
 
 import pytest
 import torch

@@ -48,11 +48,11 @@ def _filled(target: Target, call: Call) -> Iterator[Outcome]:
     _leave_zeros(filled)
     for found, expected in zip(filled, plain, strict=True):
         _require_written(found, expected)
-    _require_no_malloc(lambda: {**values(), **outcome()})
+    _require_same_in_other_memory(lambda: {**values(), **outcome()})
     yield from ()
 
 
-def _require_no_malloc(function: Callable[[], Outcome]) -> None:
+def _require_same_in_other_memory(function: Callable[[], Outcome]) -> None:
     """Raise if results change with the byte that new memory holds, and with nothing else."""
 
     def filled_with(byte: int) -> Outcome:

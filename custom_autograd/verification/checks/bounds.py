@@ -40,7 +40,7 @@ from custom_autograd.verification.harness.targets import Function, Target, call_
 
 GUARD = 64  # elements on each side
 MARKS = (3, -5, math.nan)
-"""What guards are filled with, once each: a result that changes with it was read from there.
+"""The numbers that fill the guards, in a run each: a result that changes was read from there.
 
 A maximum ignores nan, and a weight of zero ignores a number. Integers have the first two.
 """

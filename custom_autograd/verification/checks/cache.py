@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from custom_autograd.capabilities.autocast import AutocastRule
-from custom_autograd.capabilities.compile_cache import fingerprint, read_whole
+from custom_autograd.capabilities.compile_cache import fingerprint, read_rules
 from custom_autograd.core.locations import unwrap
 from custom_autograd.core.read_values import IN_THE_OBJECT, is_plain
 from custom_autograd.registration.registry import OpRecord
@@ -50,9 +50,10 @@ class Cache(Check):
         if record is None or not record.registrations.all():
             yield skipped("no rule is registered")
             return
-        before, unread = fingerprint(record), read_whole(lambda reader: reader.read_op(record)).unread
-        if unread:
-            text = f"a rule reads what cannot be a part of the key of compile caches: {', '.join(unread)}"
+        reader = read_rules(record)
+        before = reader.number()
+        if reader.unread:
+            text = f"a rule reads what cannot be a part of the key of compile caches: {', '.join(reader.unread)}"
             yield failed(text, cause="they never hit in another process")
         for rule in record.registrations.all():
             for what, changed in _changed(rule):

@@ -1,4 +1,4 @@
-"""What makes torch.compile compile again: another size once, a call that it has seen never."""
+"""How often torch.compile compiles again: once for another size, never for a call that it has seen."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -50,7 +50,7 @@ def touched_addresses() -> Iterator[list[Any]]:  # Any: arrays of NumPy
 
 
 class _Watched:
-    """What has the functions of another module, and keeps the addresses that they are given."""
+    """A module whose functions also record the addresses that they are given."""
 
     def __init__(self, module: Any, found: list[Any]) -> None:  # Any: Triton has no types here
         self._module, self._found = module, found
