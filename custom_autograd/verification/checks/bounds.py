@@ -29,7 +29,7 @@ from custom_autograd.verification.calls.call import (
     run_repeatably,
 )
 from custom_autograd.verification.calls.changes import SCALARS, SIZES, VALUES, changes_of
-from custom_autograd.verification.harness.agreement import values_of
+from custom_autograd.verification.harness.agreement import is_within_domain, values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
@@ -94,7 +94,7 @@ def _find_outside(kernel: Function, target: Target, sample: Sample, name: str) -
     for change in changes_of(target, sample, frozenset()):
         is_meant = change.stage == SCALARS or (change.stage in (SIZES, VALUES) and change.text.endswith(OTHERS))
         changed = change.apply(call) if is_meant else None
-        if changed is None:
+        if changed is None or not is_within_domain(target, sample, changed.sample):
             continue
         if time.process_time() - begun > LONGEST:
             return
