@@ -660,6 +660,7 @@ def test_calls_of_tests_are_recorded_with_keyword_arguments(tmp_path):
     assert {"x": "Tensor", "beta": "float"} == recorded.functions["SwishFunction"].types
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_ends_the_run(tmp_path, capsys):
     module = written(tmp_path, "swishes.py", HEAD + SWISH)
     script = written(tmp_path, "script.py", "print(1)\n1 / 0")

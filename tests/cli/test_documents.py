@@ -85,6 +85,7 @@ def test_a_document_is_written_although_the_reader_of_the_output_is_gone(file):
     assert "failed" in {result["status"] for result in json.loads((file.parent / "found.json").read_text())["results"]}
 
 
+@pytest.mark.slow
 def test_closed_streams_do_not_end_a_command(file):
     script = 'exec "$@" >&- 2>&-'
     command = ["/bin/sh", "-c", script, "sh", sys.executable, "-m", "custom_autograd", *COMMANDS["check"], "found.json"]
@@ -94,6 +95,7 @@ def test_closed_streams_do_not_end_a_command(file):
     assert json.loads((file.parent / "found.json").read_text())["results"]
 
 
+@pytest.mark.slow
 def test_output_in_ascii_escapes_what_it_cannot_write(file):
     """In a process whose locale or PYTHONIOENCODING is ASCII; the µ of µs is in every table of bench."""
     text = file.read_text(encoding="utf-8").replace("yield Sample(make(3))", "yield Sample(make(3)).named('größe')")

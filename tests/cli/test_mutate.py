@@ -128,6 +128,7 @@ def test_test_suite_shows_what_changes_nothing_where_there_are_no_samples(folder
     assert "no change: Cube, backward: drop[name]" in out
 
 
+@pytest.mark.slow
 def test_test_suite_that_fails_as_it_is_ends_with_2(folder, capsys):
     (folder / "test_red.py").write_text("def test_red():\n    assert False\n")
     code = main(["mutate", "mutate_ops.py:square", "--pytest", "test_red.py"])

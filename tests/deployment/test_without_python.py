@@ -69,6 +69,7 @@ print([name for name in sys.modules if name.startswith("custom_autograd")])
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_library_has_the_op_with_its_names_and_defaults(kernel, tmp_path):
     library = scaled.build_library(tmp_path / "lib" / "scaled.so", kernel=kernel)

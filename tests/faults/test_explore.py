@@ -242,6 +242,7 @@ def evaluated(x: Tensor, expression: str = "2 * (x + 1)") -> Tensor:
     return eval(expression, {"x": x})
 
 
+@pytest.mark.slow
 def test_none_is_not_tried_for_a_default_that_the_dispatcher_cannot_hold():
     result = result_of(evaluated, samples=lambda make: [Sample(make(4))])
 

@@ -97,6 +97,7 @@ def test_an_exception_that_cannot_travel_is_raised_as_its_text():
         run_forked(raise_unpicklable, print)
 
 
+@pytest.mark.slow
 def test_parallel_work_of_the_parent_does_not_stop_that_of_the_child():
     """Libgomp's threads are gone after a fork, and the thread that started them would wait for them for ever."""
     program = f"""
@@ -116,6 +117,7 @@ print(run_forked(compute, print).exit_code)
     assert ["432000000.0", "432000000.0", "None"] == finished.stdout.split(), finished.stderr
 
 
+@pytest.mark.slow
 def test_no_process_forks_once_numba_has_threads_of_openmp():
     """Numba ends a fork that runs a parallel kernel by SIGTERM: "fork() called from a process using GNU OpenMP"."""
     program = """

@@ -130,6 +130,7 @@ refuses.cpp: an exception that the kernel raises does not arrive in Python, and 
     )
 
 
+@pytest.mark.slow
 def test_exception_has_to_arrive_in_the_library_of_native_calls(library, tmp_path):
     """One that ends in a foreign library would be lost to native calls alone."""
     other = tmp_path / "loses.so"

@@ -226,6 +226,7 @@ exec c++ -shared -fPIC -Wl,-z,now "$2.cpp" -o "$2"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(library.module is None or sys.platform != "linux", reason="links as on Linux")
 def test_a_library_that_does_not_fit_is_named_by_the_command_and_calls_run_python(command, tmp_path):
     """Such as that of a torch of the same version that was built in another way."""

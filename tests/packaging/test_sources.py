@@ -59,6 +59,7 @@ def test_two_spellings_of_a_path_are_one_source(write, tmp_path):
     assert ["ops/times.cpp"] == sources(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_source_outside_of_the_package_is_refused(write, tmp_path):
     write("ops/__init__.py", "Path(__file__).parents[1] / 'csrc' / 'times.cpp'")
 
