@@ -3,7 +3,7 @@
 import contextlib
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,14 +66,16 @@ class TensorCall:
 
     target: Target
     sample: Sample
+    written: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find out what is written to, which Dynamo would trace."""
+        object.__setattr__(self, "written", tuple(sorted(self.target.written_positions(self.sample))))
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, then the values of the inputs that were written to."""
-        leaves = self.sample.leaves()
-        written = [self.target.argument_of(leaf).is_mutated for leaf in leaves]
-        values = [x.clone() if is_written else x for x, is_written in zip(tensors, written, strict=True)]
-        outputs = self.on(*values)
-        return outputs + tuple(x for x, is_written in zip(values, written, strict=True) if is_written)
+        values = [x.clone() if i in self.written else x for i, x in enumerate(tensors)]
+        return self.on(*values) + tuple(values[i] for i in self.written)
 
     def on(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of a call on these very tensors, which it may write to."""
