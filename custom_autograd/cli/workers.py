@@ -9,7 +9,7 @@ process.
 import argparse
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from custom_autograd.cli.options import SelectedOp, dtype_of
@@ -34,7 +34,7 @@ from custom_autograd.verification.processes.process import (
     started,
 )
 from custom_autograd.verification.processes.ranks import run_on_ranks, timeout
-from custom_autograd.verification.processes.running import Crash, Heard, Progress, load_for, perform
+from custom_autograd.verification.processes.running import ENDS, Crash, Heard, Progress, Resumed, load_for, perform
 from custom_autograd.verification.report import Report, Result
 
 
@@ -56,7 +56,7 @@ class Task:
     is_noting: bool = False
     seconds: float | None = None
     alone: str = ""
-    lost: tuple[tuple[str, ...], ...] = ()
+    resumed: Resumed = field(default_factory=Resumed)
     file: Path | None = None
     record: str = ""
     surrogate: str | None = None
@@ -80,7 +80,7 @@ class Task:
         except CheckError as error:
             line(Result(self.op, "all checks", "all samples", "error", str(error)))
             return
-        perform(case, checks, self.seed, line, lost=self.lost, is_noting=self.is_noting)
+        perform(case, checks, self.seed, line, resumed=self.resumed, is_noting=self.is_noting)
         synchronize_accelerators()  # raises if a kernel broke the device, which would fail the next op in this process
 
 
@@ -152,10 +152,10 @@ class Workers:
                 self._waiting[:0] = [position] if position >= 0 else []
             elif position >= 0:
                 heard, task = self._heard[position], self._tasks[position]
-                draw, goes_on = heard.draw, heard.lose()
-                self._keep(position, self._died(position, draw, message))
-                if goes_on:
-                    self._tasks[position] = replace(task, lost=heard.lost)
+                draw, rest = heard.draw, heard.lose()
+                self._keep(position, self._died(position, draw, rest, message))
+                if rest != ENDS:
+                    self._tasks[position] = replace(task, resumed=heard.resumed())
                     self._waiting.insert(0, position)
         else:
             self._keep(position, message)
@@ -174,18 +174,18 @@ class Workers:
                 if isinstance(message, Result):
                     self._keep(position, message)
 
-    def _died(self, position: int, draw: tuple[str, ...], ending: Ending) -> Result:
+    def _died(self, position: int, draw: tuple[str, ...], rest: str, ending: Ending) -> Result:
         """Return the result of an op whose process died; its check runs again, alone, to find the call that ends it."""
         task, told = self._tasks[position], self._heard[position]
-        progress = told.progress
+        progress, resumed = told.progress, Resumed(results=tuple(told.results))
         checks = (progress.check,) if progress.code else task.checks
         heard = Heard()
         with contextlib.ExitStack() as stack:
-            child = self._start(replace(task, checks=checks, is_noting=True), stack)
+            child = self._start(replace(task, checks=checks, resumed=resumed, is_noting=True), stack)
             call = None if listen(child, heard.hear).is_finished else heard.call
         again = _command(task, progress)
         seen = ending.exit_code, task.seed, ending.trace
-        return Crash(task.op, progress, *seen, call, again, draw, len(told.lost)).result()
+        return Crash(task.op, progress, *seen, call, again, draw, rest).result()
 
 
 def verify_on_ranks(

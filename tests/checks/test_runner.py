@@ -284,7 +284,8 @@ def test_each_check_is_told_before_it_looks():
     )
 
     labels = [f"sample {place}: (float32[{size}])" for place, size in enumerate((2, 3))]
-    assert [("scripted", ""), ("scripted", labels[0]), "passed", ("scripted", labels[1]), "passed"] == told
+    each = [row for label in labels for row in (("all checks", label), ("scripted", label), "passed")]
+    assert [("scripted", ""), *each] == told
 
 
 class Panic(BaseException):

@@ -159,21 +159,26 @@ def test_a_process_that_dies_is_an_error_of_its_op_and_what_remains_gets_another
     assert_expected_inline(
         without_frames(capsys.readouterr().out),
         """\
-ERROR workers::killed_on_seven: gradcheck, on seven
-  the process was ended by SIGSEGV, a segmentation fault; the checks that follow were not run
+ERROR workers::killed_on_seven: all checks, on seven
+  the process was ended by SIGSEGV, a segmentation fault; no check was run on it
   last call: Sample(float32[7])
-  to reproduce: custom-autograd check worker_ops.py:KILLED --checks gradcheck
+  to reproduce: custom-autograd check worker_ops.py:KILLED
   Fatal Python error: Segmentation fault
 
-ERROR workers::leaving: gradcheck, on three
-  the process ended by itself, with exit code 3; the checks that follow were not run
+ERROR workers::leaving: all checks, on three
+  the process ended by itself, with exit code 3; no check was run on it
   last call: Sample(float32[3])
-  to reproduce: custom-autograd check worker_ops.py:LEAVING --checks gradcheck
+  to reproduce: custom-autograd check worker_ops.py:LEAVING
+
+ERROR workers::leaving: all checks, on seven
+  the process ended by itself, with exit code 3; no check was run on it
+  last call: Sample(float32[7])
+  to reproduce: custom-autograd check worker_ops.py:LEAVING
 
 workers::killed_on_seven: 1 passed, 1 error
-workers::leaving: 1 error
+workers::leaving: 2 error
 workers::right: 2 passed
-3 ops: 3 passed, 2 error
+3 ops: 3 passed, 3 error
 """,
     )
 
@@ -309,7 +314,7 @@ def test_the_command_that_reproduces_a_crash_names_one_op_of_a_file_with_several
     main(["check", "several_ops.py", "--checks", "determinism"])
 
     out = capsys.readouterr().out
-    assert "to reproduce: custom-autograd check several_ops.py:leave --checks determinism\n" in out
+    assert "to reproduce: custom-autograd check several_ops.py:leave\n" in out
 
 
 def test_the_command_that_reproduces_a_crash_has_its_options():

@@ -71,16 +71,37 @@ def samples():
     return [Sample(torch.ones(3)).named("three"), Sample(torch.ones(7)).named("seven")]
 
 
-def test_a_crash_is_an_error_of_its_sample_and_results_before_it_are_kept():
-    report = check(crashes_on_seven, samples(), checks=["schema"])
+def test_no_check_is_run_on_a_sample_whose_first_call_crashes_and_every_check_on_the_others():
+    others = [*samples(), Sample(torch.ones(5)).named("five")]
+    report = check(crashes_on_seven, others, checks=["schema", "determinism"])
 
-    passed, crash = report.results
-    assert ("passed", "three") == (passed.status, passed.sample)
-    assert ("error", "seven", "schema") == (crash.status, crash.sample, crash.check)
-    assert "SIGSEGV" in crash.message
+    crash, *rest = report.results
+    assert ("error", "seven", "all checks") == (crash.status, crash.sample, crash.check)
+    assert "SIGSEGV, a segmentation fault; no check was run on it" in crash.message
     assert "crashes_on_seven" in crash.message
-    assert 'checks=["schema"]' in crash.message
+    assert "to reproduce: check(op, samples, seed=0, isolated=False)" in crash.message
     assert "torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]" in crash.script
+    rows = [(row.check, row.sample, row.status) for row in rest]
+    assert [(c, s, "passed") for c in ("schema", "determinism") for s in ("three", "five")] == rows
+
+
+def test_the_checks_that_follow_one_that_crashes_are_run():
+    report = check(crashes_when_grown, [Sample(torch.ones(2, 3))], checks=["determinism", "symbolic", "explore"])
+
+    (_, crash, *rest), kinds = report.results, [(row.check, row.status) for row in report.results]
+    assert [("determinism", "passed"), ("symbolic", "error")] == kinds[:2]
+    assert {"explore"} == {row.check for row in rest}
+    assert "SIGSEGV, a segmentation fault; the checks that follow were run\n" in crash.message
+    assert 'checks=["symbolic"]' in crash.message
+
+
+def test_after_three_crashes_no_check_begins():
+    crashing = [Sample(torch.ones(7)).named(name) for name in "abcd"]
+    report = check(crashes_on_seven, [*samples()[:1], *crashing], checks=["schema", "determinism"])
+
+    ends = [row.message.partition("; ")[2].partition("\n")[0] for row in report.results]
+    assert ["no check was run on it"] * 2 + ["the checks that follow were not run"] == ends
+    assert [("all checks", name) for name in "abc"] == [(row.check, row.sample) for row in report.results]
 
 
 def test_a_crash_is_an_error_where_no_exit_code_of_a_child_is_known(sigchld_ignored):

@@ -9,7 +9,6 @@ import time
 import traceback
 import warnings
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -132,10 +131,38 @@ class Case:
     seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What earlier checks found, in a process that ended."""
+
+    checks: Sequence[Check] = ()
+    results: Sequence[Result] = ()
+
+    def findings(self) -> set[tuple[str, str]]:
+        """Return the checks and samples after whose failures others are not run."""
+        ending = {check.name: check.ends_others for check in self.checks}
+        rows = [row for row in self.results if (row.is_finding or row.accepted) and row.check in ending]
+        return {(row.check, row.sample) for row in rows if ending[row.check](row.message)}
+
+    def passed(self, label: str) -> set[str]:
+        """Return the checks that passed on a sample."""
+        return {row.check for row in self.results if _is_plain_pass(row) and row.sample == label}
+
+    def fits(self, samples: Sequence[Sample]) -> dict[int, bool]:
+        """Return False for the samples, by position, that the op did not take."""
+        refused = {row.sample for row in self.results if row.check == FirstCall.name}
+        return {i: False for i, sample in enumerate(samples) if label_of(sample, i) in refused}
+
+
+def _is_plain_pass(result: Result) -> bool:
+    return result.status == "passed" and not result.message
+
+
 def run(
     cases: Iterable[Case],
     checks: Sequence[Check],
     *,
+    before: Before = Before(),
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
     on_start: Callable[[str, Check, str], None] | None = None,
@@ -146,6 +173,7 @@ def run(
     Args:
         cases: targets with their samples.
         checks: in the order in which they run.
+        before: what others found before these.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: called with each result as it comes.
         on_start: called with the op, the check, and the label of each sample, before it runs; the label is empty at
@@ -159,9 +187,8 @@ def run(
     begin = on_start or (lambda op, check, label: None)
     cases = tuple(cases)
     for case in cases:
-        findings: set[tuple[str, str]] = set()
-        passed: dict[int, set[str]] = defaultdict(set)
-        fits: dict[int, bool] = {}
+        findings, fits = before.findings(), before.fits(case.samples)
+        passed = {i: before.passed(label_of(sample, i)) for i, sample in enumerate(case.samples)}
         left = _countdown(case.seconds)
         for check in checks:
             is_first = is_explained
@@ -228,17 +255,18 @@ def _run_check(
         if failed_first:
             yield None, left_out(sample=label, message=f"the check {failed_first[0]} fails first")
             continue
-        begin(name, check, label)
         if position not in fits and sample.error is None and not sample.accepted:
+            begin(name, FirstCall(), label)
             _, first = _run_at(case.target, FirstCall(), sample, position, seed)
             fits[position] = first.status == "passed"
             if not fits[position]:
                 yield None, first
         if not fits.get(position, True):
             continue
+        begin(name, check, label)
         own = (check.further() if count else check).after(frozenset(passed[position]))
         shown, result = _run_at(case.target, own, sample, position, seed)
-        if result.status == "passed" and not result.message:
+        if _is_plain_pass(result):
             passed[position].add(check.name)
         yield shown, _accepted(result, sample.accepted.get(check.name))
 

@@ -27,7 +27,15 @@ LOST_DEVICE = "a kernel met an index beyond its tensor on the device, on which n
 """What CUDA's "device-side assert" means, almost always."""
 
 MOST_LOST = 3
-"""Draws of a check that may end a process, after which its other draws are left out."""
+"""Draws that may end a process, after which further draws are left out; and checks, after which no other begins."""
+
+DRAWN_ON, NO_DRAWS = "the rest was run without it", "further draws were left out"
+NO_CHECKS, GOES_ON, ENDS = (
+    "no check was run on it",
+    "the checks that follow were run",
+    "the checks that follow were not run",
+)
+"""What becomes of the rest."""
 
 MOST_LINES = 20
 """Lines of faulthandler's output that a report keeps."""
@@ -43,6 +51,23 @@ class Progress:
     sample: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a process takes over from one that ended.
+
+    Attributes:
+        check: the check to begin with; empty for the first one.
+        is_done: whether to begin behind it.
+        results: what was found before.
+        lost: the draws that ended a process.
+    """
+
+    check: str = ""
+    is_done: bool = False
+    results: tuple[Result, ...] = ()
+    lost: tuple[tuple[str, ...], ...] = ()
+
+
 @dataclass(slots=True)
 class Heard:
     """Messages of a process so far."""
@@ -53,6 +78,9 @@ class Heard:
     call: str = ""
     draw: tuple[str, ...] = ()
     lost: tuple[tuple[str, ...], ...] = ()
+    check: str = ""
+    is_done: bool = False
+    ended: int = 0
 
     def hear(self, value: object) -> None:
         """Add one message."""
@@ -60,6 +88,8 @@ class Heard:
             self.results.append(value)
         elif isinstance(value, Progress):
             self.progress, self.draw = value, ()
+            if value.code:
+                self.check = value.check
         elif isinstance(value, tuple):
             self.draw = value
         elif isinstance(value, dict):
@@ -67,14 +97,24 @@ class Heard:
         else:
             self.call = str(value)
 
-    def lose(self) -> bool:
-        """Return True if the rest of the checks can run without the draw that ended the process; it is noted."""
-        if not self.draw:
-            return False
-        self.lost, self.draw = (*self.lost, self.draw), ()
-        if len(self.lost) < MOST_LOST:  # the draws of all samples begin again
-            self.results = [row for row in self.results if row.check != Explore.name or row.status == "error"]
-        return True
+    def lose(self) -> str:
+        """Note what ended the process: a draw, a sample's first call or a check; return what becomes of the rest."""
+        if self.draw:
+            self.lost, self.draw = (*self.lost, self.draw), ()
+            self.is_done = len(self.lost) >= MOST_LOST
+            rest = NO_DRAWS if self.is_done else DRAWN_ON
+        else:
+            self.ended += 1
+            self.is_done = bool(self.progress.code)
+            rest = GOES_ON if self.is_done else NO_CHECKS
+            rest = ENDS if self.ended == MOST_LOST or not self.check else rest
+        if not self.is_done:  # the check begins again
+            self.results = [row for row in self.results if row.check != self.check or row.status == "error"]
+        return rest
+
+    def resumed(self) -> Resumed:
+        """Return where another process takes over."""
+        return Resumed(self.check, self.is_done, tuple(self.results), self.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +130,7 @@ class Crash:
         call: the last call of the op that began, when the check ran alone again; None if it did not crash then.
         reproduce: what to run to see it again.
         draw: what the sample lacks, and the changes and the way of the call, where the check draws calls.
-        lost: how many draws have ended a process, this one included.
+        rest: what becomes of the rest.
     """
 
     op: str
@@ -101,15 +141,12 @@ class Crash:
     call: str | None = ""
     reproduce: str = ""
     draw: tuple[str, ...] = ()
-    lost: int = 0
+    rest: str = ENDS
 
     def result(self) -> Result:
         """Return the result that reports show."""
         case = f"{self.draw[0]}{', '.join(self.draw[1:]) or 'as given'}: " if self.draw else ""
-        rest = "the checks that follow were not run"
-        if self.draw:
-            rest = "the rest was run without it" if self.lost < MOST_LOST else "further draws were left out"
-        lines = [f"{case}the process {end_of(self.exit_code)}; {rest}"]
+        lines = [f"{case}the process {end_of(self.exit_code)}; {self.rest}"]
         if self.call is None:
             lines.append("it does not end when this check runs alone: an earlier one may have damaged its memory")
         lines += [LOST_DEVICE] if "device-side assert" in self.trace else []
@@ -191,7 +228,7 @@ def perform(
     seed: int,
     tell: Callable[[object], None],
     *,
-    lost: tuple[tuple[str, ...], ...] = (),
+    resumed: Resumed = Resumed(),
     is_noting: bool = False,
 ) -> None:
     """Run checks on a case, and tell what begins and what is found.
@@ -202,18 +239,18 @@ def perform(
         seed: equal seeds draw equal numbers.
         tell: is given a `Progress`, a `Result`, a tuple (a draw that begins), a text (a call that begins) or a dict
             (sources).
-        lost: the draws that ended a process; what comes before them is not run.
+        resumed: where an earlier process ended; what comes before that is not run.
         is_noting: whether calls are told; explanations of failures are left out then.
     """
     if is_noting:
         case = replace(case, target=noting(case.target, lambda call: tell(str(call))))
-    if lost:
-        first = next(i for i, check in enumerate(checks) if isinstance(check, Explore))
-        checks = checks[first + (len(lost) >= MOST_LOST) :]
-    checks = [replace(check, lost=lost, tell=tell) if isinstance(check, Explore) else check for check in checks]
+    names = [check.name for check in checks]
+    first = names.index(resumed.check) + resumed.is_done if resumed.check else 0
+    own = [replace(row, lost=resumed.lost, tell=tell) if isinstance(row, Explore) else row for row in checks[first:]]
     report = runner.run(
         [case],
-        checks,
+        own,
+        before=runner.Before(checks, resumed.results),
         seed=seed,
         on_result=tell,
         on_start=lambda _, check, sample: tell(Progress(check.name, check.code, check.group, sample)),
@@ -247,40 +284,45 @@ def _run_forked(case: runner.Case, checks: Sequence[Check], seed: int) -> Report
     heard = Heard()
     ending = run_forked(lambda tell: perform(case, checks, seed, tell), heard.hear)
     while not ending.is_finished:
-        draw, goes_on = heard.draw, heard.lose()
-        heard.results.append(_crash(case, checks, seed, heard, draw, ending))
-        if not goes_on:
+        draw, rest = heard.draw, heard.lose()
+        heard.results.append(_crash(case, checks, seed, heard, draw, rest, ending))
+        if rest == ENDS:
             break
         try:
-            ending = run_forked(lambda tell: perform(case, checks, seed, tell, lost=heard.lost), heard.hear)
+            ending = run_forked(lambda tell: perform(case, checks, seed, tell, resumed=heard.resumed()), heard.hear)
         except CannotForkError:  # what was found is kept
             break
     return Report(tuple(heard.results), heard.sources)
 
 
 def _crash(
-    case: runner.Case, checks: Sequence[Check], seed: int, heard: Heard, draw: tuple[str, ...], ending: Ending
+    case: runner.Case,
+    checks: Sequence[Check],
+    seed: int,
+    heard: Heard,
+    draw: tuple[str, ...],
+    rest: str,
+    ending: Ending,
 ) -> Result:
     """Return the result of a crash; the check runs once more, alone, to learn which call it is."""
     progress = heard.progress
-    own = [check for check in checks if check.name == progress.check]
+    own = [check for check in checks if check.name == progress.check] if progress.code else checks[:1]
     if draw and not draw[0]:
         own = [Explore(case=draw[1:])]
-    call = _last_call(case, own, seed)
-    reproduce = f'check(op, samples, checks=["{progress.check}"], seed={seed}, isolated=False), which ends the program'
-    crash = Crash(
-        case.target.name, progress, ending.exit_code, seed, ending.trace, call, reproduce, draw, len(heard.lost)
-    )
+    call = _last_call(case, own, seed, Resumed(results=tuple(heard.results)))
+    which = f'checks=["{progress.check}"], ' if progress.code else ""
+    reproduce = f"check(op, samples, {which}seed={seed}, isolated=False), which ends the program"
+    crash = Crash(case.target.name, progress, ending.exit_code, seed, ending.trace, call, reproduce, draw, rest)
     found = [sample for i, sample in enumerate(case.samples) if runner.label_of(sample, i) == progress.sample]
     script = script_of(case.target, found[0], own[0], seed) if found and own else ""
     return replace(crash.result(), script=script)
 
 
-def _last_call(case: runner.Case, checks: Sequence[Check], seed: int) -> str | None:
+def _last_call(case: runner.Case, checks: Sequence[Check], seed: int, resumed: Resumed) -> str | None:
     """Return the last call that begins before a check ends its process; None if it does not, empty if unknown."""
     heard = Heard()
     try:
-        again = run_forked(lambda tell: perform(case, checks, seed, tell, is_noting=True), heard.hear)
+        again = run_forked(lambda tell: perform(case, checks, seed, tell, resumed=resumed, is_noting=True), heard.hear)
     except CannotForkError:
         return ""
     return None if again.is_finished else heard.call
