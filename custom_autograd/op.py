@@ -461,8 +461,8 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     def use_kernel(self, name: str) -> AbstractContextManager[None]:
         """Run only kernels of that name while the context is open, in this thread and in backward passes it starts.
 
-        Compiled code follows it too: which kernel runs is no part of a graph. In the environment,
-        CUSTOM_AUTOGRAD_KERNELS=namespace::op=name,... says the same for a whole process.
+        Compiled code follows it too, unless a kernel is inlined: which kernel runs is no part of a graph.
+        In the environment, CUSTOM_AUTOGRAD_KERNELS=namespace::op=name,... says the same for a whole process.
 
         Args:
             name: as given to `register_kernel`; "default" for the decorated function.

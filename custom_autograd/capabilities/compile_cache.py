@@ -15,6 +15,7 @@ rule -> its code, constants, defaults, closure
             -> of an object whose class is in another package, torch or Python: what pickle would keep of it
      -> the environment variables that it names
 op -> the classes of its containers, with all their attributes
+   -> if graphs hold a kernel of it: those that are inlined, and what decides which one runs
 call -> the functions that are passed as static arguments
 
 What cannot be read, such as a generator, gives another number in each process. What is not seen at all: a file, say,
@@ -27,7 +28,8 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -36,6 +38,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import layers_of, unwrap
 from custom_autograd.core.read_values import (
     CONTAINERS,
@@ -56,7 +59,9 @@ from custom_autograd.core.read_values import (
     state_of,
     words_in,
 )
+from custom_autograd.kernels.launches import is_interpreted
 from custom_autograd.registration.capability import Capability
+from custom_autograd.registration.kernel import Kernel
 from custom_autograd.registration.registry import OpRecord, find_record, record_of
 from custom_autograd.torch_private.compiler import CacheTag
 
@@ -150,10 +155,25 @@ class Reader:
             declared = getattr(record.declaration.function, "__wrapped__", None)
             for cls in classes_in(declared, set(), OWN_AND_TORCHS):
                 self.read_all_of(cls)
-        inlined = [kernel.given for kernel in record.kernels.all() if kernel.is_inlined]
-        for traced in (record.reference(), *inlined):
-            if traced is not None:
-                self.read(traced, "")
+        reference = record.reference()
+        if reference is not None:
+            self.read(reference, "")
+        if record.kernels.is_inlined:
+            self._add(str(is_interpreted()))
+            for device_type in sorted(record.kernels, key=str):
+                self._read_kernels(record, device_type)
+
+    def _read_kernels(self, record: OpRecord, device_type: str | None) -> None:
+        """Read the kernels of a device type as they are tried now, one of which a graph holds in place of the op."""
+        tried: Sequence[Kernel] = ()
+        with suppress(KernelError):  # what is insisted on is a kernel of another device type: the call raises, too
+            tried = record.kernels.candidates(device_type)
+        for kernel in tried:
+            self._add(f"{device_type} {kernel.title} {kernel.layouts} {kernel.is_inlined}")
+            if kernel.when is not None:
+                self.read(kernel.when.function, "")
+            if kernel.is_inlined:
+                self.read(kernel.given, "")
 
     def read_all_of(self, value: Any) -> None:  # Any: as below
         """Read a function, or a class with all its attributes."""

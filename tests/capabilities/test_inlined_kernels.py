@@ -252,6 +252,52 @@ def test_a_kernel_is_part_of_the_key_of_compile_caches():
     assert fingerprint(other._record) != before  # it is not inlined
 
 
+def doubled_rows(**options):
+    op = declare("chosen", triple, name="a", **options)
+    op.register_kernel("cpu", lambda x: x * 2, name="b", inline=True)
+    return fingerprint(op._record)
+
+
+def test_what_decides_which_kernel_is_inlined_is_part_of_the_key(monkeypatch):
+    """A cached graph holds the kernel that would have run when it was made."""
+    keys = [
+        doubled_rows(),
+        doubled_rows(when=lambda x: x.shape[0] > 1),
+        doubled_rows(when=lambda x: x.shape[0] > 2),
+        doubled_rows(priority=-1),
+        doubled_rows(layouts="contiguous"),
+        doubled_rows(device="cuda"),
+    ]
+    op = declare("chosen", triple, name="a")
+    op.register_kernel("cpu", lambda x: x * 2, name="b", inline=True)
+    with op.use_kernel("b"):
+        keys.append(fingerprint(op._record))
+    with op.set_kernel_enabled("cpu", False):
+        keys.append(fingerprint(op._record))
+    assert keys[0] == fingerprint(op._record)
+    with monkeypatch.context() as environment:
+        environment.setenv("TRITON_INTERPRET", "1")
+        keys.append(fingerprint(op._record))
+    monkeypatch.setenv("CUSTOM_AUTOGRAD_KERNELS", "inlined_kernels::chosen=b")
+    assert keys[6] == doubled_rows()
+    op.register_kernel("cpu", lambda x: x * 2, name="b", priority=1, replace=True)
+    keys.append(fingerprint(op._record))
+
+    assert len({*keys}) == len(keys)
+
+
+def test_a_kernel_that_is_passed_over_is_not_part_of_the_key():
+    op, other = declare("passed", triple, name="a", priority=1), declare("passed", triple, name="a")
+    before = fingerprint(op._record)
+    for one in (op, other):
+        one.register_kernel("cpu", lambda x: x * 2, name="b", inline=True)
+    both = fingerprint(op._record)
+    with pytest.warns(KernelWarning):
+        op._record.kernels.pass_over(op._record.kernels["cpu"], KernelUnavailable("k.cpp", "not here"))
+
+    assert len({before, both, fingerprint(op._record)}) == 3
+
+
 def test_what_wraps_a_kernel_and_what_it_imports_is_part_of_the_key(imports_of, monkeypatch):
     monkeypatch.syspath_prepend(str(imports_of))
     (imports_of / "a_constant.py").write_text("VALUE = 1")
