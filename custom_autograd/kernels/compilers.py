@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -150,8 +151,8 @@ class CppCompiler:
         )
 
     def programs(self, source: Path) -> list[str]:
-        """Return the executables whose change may change a library."""
-        return self.find(source)[:1]
+        """Return the executables whose change may change a library: a launcher, such as ccache, and the compiler."""
+        return leading_programs(self.find(source))
 
     def flags(self, command: Sequence[str], source: Path) -> list[str]:
         """Return flags for optimised code."""
@@ -234,6 +235,11 @@ def words_of(text: str, variable: str, source: Path) -> list[str]:
         problem = f"{variable} is not a command"
         do = f"correct {variable}: its words are parted as a shell parts them"
         raise KernelUnavailable(source.name, problem, found=f"'{text}': {error}", do=do) from error
+
+
+def leading_programs(command: Sequence[str]) -> list[str]:
+    """Return the programs with which a command begins: env and c++ in `env LANG=C c++ -m64`."""
+    return [word for word in takewhile(lambda word: not word.startswith("-"), command) if shutil.which(word)]
 
 
 def loaded_runtime() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
-from custom_autograd.kernels.compilers import PLATFORM, SEARCHED, TORCH, CppCompiler, words_of
+from custom_autograd.kernels.compilers import PLATFORM, SEARCHED, TORCH, CppCompiler, leading_programs, words_of
 from custom_autograd.kernels.cpp import CppKernel
 from custom_autograd.kernels.launches import unavailable
 from custom_autograd.kernels.native_kernels import NativeOperator
@@ -146,7 +146,7 @@ class CudaCompiler(CppCompiler):
 
     def programs(self, source: Path) -> list[str]:
         """Return nvcc, and the compiler that it has for the host."""
-        return [self.find(source)[0], *(self._host(source) or ["gcc"])]
+        return [*leading_programs(self.find(source)), *(self._host(source) or ["gcc"])]
 
     def _host(self, source: Path) -> list[str]:
         return words_of(os.environ.get("CXX", ""), "CXX", source)[:1]

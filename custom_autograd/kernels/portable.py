@@ -103,8 +103,8 @@ class PortableBuild(Build):
     def _how(self) -> tuple[str, ...]:
         return repr(prebuilt.movable(self.further, self.source.parent, self.root)), self.compiler.fingerprint()
 
-    def _name(self, files: Sequence[str], version: str) -> str:
-        del version
+    def _name(self, files: Sequence[str], programs: Sequence[Sequence[str]], version: str) -> str:
+        del programs, version
         headers = sorted(self._digests(files, HEADERS).values())
         return hashed(self.source, repr(self._digests(files, self.root)), repr(headers), *self._how())
 

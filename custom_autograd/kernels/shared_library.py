@@ -149,7 +149,7 @@ class Build:
             raise PermissionError(errno.EPERM, reason, str(self.folder))
         try:
             record = BuildRecord(**json.loads(self._record().read_text(encoding="utf-8")))
-            name = self._name([str(file) for file in record.files], record.version)
+            name = self._name([str(file) for file in record.files], record.programs, record.version)
         except (OSError, ValueError, TypeError):  # a header has gone, or there is no record, or a damaged one
             return None
         if name != record.library or self._programs() not in (None, record.programs):
@@ -163,11 +163,11 @@ class Build:
             for _ in range(ATTEMPTS):
                 command, programs, version = self._command(), self._programs() or [], self._version()
                 files = self._files(command, Path(empty, "files.d"))
-                name = self._name(files, version)
+                name = self._name(files, programs, version)
                 unfinished, path = Path(empty, f"{name}.so"), self.folder / f"{name}.so"
                 is_built = is_intact(path)
                 failure = None if is_built else self._compile(command, name, unfinished)
-                if self._name(files, version) != name:
+                if self._name(files, programs, version) != name:
                     continue
                 if failure is not None:
                     raise failure
@@ -199,8 +199,10 @@ class Build:
     def _how(self) -> tuple[str, ...]:
         return repr(self.further), self.compiler.fingerprint(), torch.__version__, str(TORCH), processor()
 
-    def _name(self, files: Sequence[str], version: str) -> str:
-        return hashed(self.source, digest_of(self.compiler.dependencies(files)), version, *self._how())
+    def _name(self, files: Sequence[str], programs: Sequence[Sequence[str]], version: str) -> str:
+        # A wrapper of a compiler, with flags in it, says the version of that compiler whatever it does.
+        parts = digest_of(self.compiler.dependencies(files)), repr(programs), version
+        return hashed(self.source, *parts, *self._how())
 
     def _command(self) -> list[str]:
         command = self.compiler.find(self.source)
@@ -293,12 +295,13 @@ def described(program: str) -> list[str]:
 
 
 def listed_files(text: str, flags: Sequence[str]) -> list[str]:
-    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those in flags."""
+    """Return the files that a make rule names (`times.o: times.cpp /usr/include/stdio.h`), and those named in flags."""
     # Their order is that of the preprocessor: the same contents in another order are another library.
     _, _, names = text.replace("\\\n", " ").partition(": ")
     parts = re.split(r"(?<!\\) +", names.removesuffix("\n"))  # further lines are those of a name
     words = [re.sub(r"\\([ \t#])", r"\1", part).replace("$$", "$") for part in parts if part]
-    return [os.path.join(os.getcwd(), word) for word in (*words, *flags) if os.path.isfile(word)]
+    named = (part for flag in flags for part in (flag, *re.split("[@=,]", flag)[1:]))  # @flags.txt, -Wl,-T,script.ld
+    return [os.path.join(os.getcwd(), word) for word in (*words, *named) if os.path.isfile(word)]
 
 
 def processor() -> str:

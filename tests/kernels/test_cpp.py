@@ -463,6 +463,41 @@ def test_changed_header_of_another_folder_is_seen(
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("flag", "text", "factor"),
+    [
+        ("@{}", "-DFACTOR={}", "FACTOR"),
+        ("-Wl,@{}", "--defsym=linked={}", "(int)(long)&linked"),
+        ("-Wl,--just-symbols={}", "linked = {};", "(int)(long)&linked"),
+    ],
+)
+def test_changed_file_that_a_flag_names_is_seen(flag: str, text: str, factor: str, tmp_path: Path) -> None:
+    """Such as a file of further flags."""
+    source, file, found = write_light(tmp_path, factor, 'extern "C" char linked;'), tmp_path / "file", []
+    for number in (3, 5):
+        file.write_text(f"{text.format(number)}\n")
+        found.append(factor_in(source, flag.format(file)))
+
+    assert [3, 5] == found
+
+
+@needs_compiler
+@pytest.mark.parametrize("launcher", ["", "env "])
+def test_changed_wrapper_of_the_compiler_is_seen(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the version of the compiler that it starts."""
+    source, wrapper, found = write_light(tmp_path, "FACTOR"), tmp_path / "wrapper", []
+    monkeypatch.setenv("CXX", f"{launcher}{wrapper}")
+    for factor in (3, 15):
+        wrapper.write_text(f'#!/bin/sh\nexec c++ -DFACTOR={factor} "$@"\n')
+        wrapper.chmod(0o755)
+        found.append(factor_in(source))
+
+    assert [3, 15] == found
+
+
+@needs_compiler
 def test_same_source_in_two_folders_has_the_headers_of_each(tmp_path: Path) -> None:
     """A text is not enough to name a library."""
     found = []
