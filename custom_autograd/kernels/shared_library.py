@@ -206,8 +206,9 @@ class Build:
 
     def _command(self) -> list[str]:
         command = self.compiler.find(self.source)
-        words = [*command, *self.compiler.flags(command, self.source), *self.further]
-        return [*words, f"-I{TORCH / 'include'}", f"-I{HEADERS}", str(self.source)]
+        # Linkers take from a library what the files before it need: the source comes before the flags, such as -lm.
+        words = [*command, *self.compiler.flags(command, self.source), str(self.source), *self.further]
+        return [*words, f"-I{TORCH / 'include'}", f"-I{HEADERS}"]
 
     def _files(self, command: Sequence[str], path: Path) -> list[str]:
         self._run([*command, "-DKERNEL_NAMESPACE=any", "-M"], "-MF", path)

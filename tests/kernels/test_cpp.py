@@ -616,6 +616,22 @@ def test_library_that_would_end_the_process_is_not_loaded(text: str, says: str, 
 
 
 @needs_compiler
+@pytest.mark.parametrize("kind", [".a", ".so"])
+def test_library_in_the_flags_is_linked(kind: str, tmp_path: Path) -> None:
+    """Linkers ignore a library that is named before what needs it."""
+    code, library = tmp_path / "three.cpp", tmp_path / f"libthree{kind}"
+    code.write_text('extern "C" int three() { return 3; }\n')
+    if kind == ".so":
+        subprocess.run(["c++", "-shared", "-fPIC", code, "-o", library], check=True)
+    else:
+        subprocess.run(["c++", "-c", "-fPIC", code, "-o", tmp_path / "three.o"], check=True)
+        subprocess.run(["ar", "rcs", library, tmp_path / "three.o"], check=True)
+    source = write_light(tmp_path, "three()", 'extern "C" int three();')
+
+    assert 3 == factor_in(source, f"-L{tmp_path}", "-lthree", f"-Wl,-rpath,{tmp_path}")
+
+
+@needs_compiler
 def test_undefined_symbol_is_named(tmp_path: Path) -> None:
     """With what to do about it."""
     source = write_light(tmp_path, "zork()", "int zork();")
