@@ -13,6 +13,7 @@ rule -> its code, constants, defaults, closure
             -> of another op: its schema and rules
             -> of another package: its version; of torch and of Python: the name
             -> of an object whose class is in another package, torch or Python: what pickle would keep of it
+            -> of an object whose class is derived from one there: all its attributes
      -> the environment variables that it names
 op -> the classes of its containers, with all their attributes
    -> if graphs hold a kernel of it: those that are inlined, and what decides which one runs
@@ -36,15 +37,17 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from custom_autograd.core.errors import KernelError
-from custom_autograd.core.locations import layers_of, unwrap
+from custom_autograd.core.locations import layers_of
 from custom_autograd.core.read_values import (
     CONTAINERS,
     FUNCTIONS,
+    OF_ALL_ATTRIBUTES,
     PLAIN,
     attributes_of,
+    bases_of,
     bound_by,
     bytes_of,
     classes_in,
@@ -58,6 +61,7 @@ from custom_autograd.core.read_values import (
     root_of,
     state_of,
     words_in,
+    wrapped_by,
 )
 from custom_autograd.kernels.launches import is_interpreted
 from custom_autograd.registration.capability import Capability
@@ -275,12 +279,12 @@ class Reader:
     def _read_instance(self, value: Any, package: str) -> None:  # Any: as above
         own = package_of(type(value))
         jitted = getattr(value, "fn", None) if own == "triton" else None  # made by triton.jit or triton.autotune
-        plain: Any = unwrap(value) if callable(value) or hasattr(type(value), "__wrapped__") else value
+        wrapped = wrapped_by(value)
         if jitted is not None:
             self.read(jitted, package)
-            self._add(" ".join(map(str, getattr(value, "configs", ()))))
-        elif isinstance(plain, FunctionType):
-            self.read(plain, package)
+            self._read_items((getattr(value, "configs", ()), getattr(value, "values", ())), package)
+        elif wrapped is not None:
+            self.read(wrapped, package)
         elif memory := memory_of(value):
             self.digest.update(memory)
         elif self._is_foreign(own, package):
@@ -291,11 +295,13 @@ class Reader:
         elif isinstance(value, (*PLAIN, Enum)):
             self._add(repr(value))
         self._read_class(type(value), package)
-        self._read_attributes(attributes_of(value, self.names), package)
+        has_foreign_methods = any(self._is_foreign(package_of(base), own) for base in bases_of(type(value)))
+        names = self.names | OF_ALL_ATTRIBUTES if has_foreign_methods else self.names
+        self._read_attributes(attributes_of(value, names), package)
 
     def _read_state(self, value: Any, package: str) -> None:
         """Read an object whose class is not read, since it is of torch, of Python or of another package."""
-        state = None if isinstance(value, nn.Module) else state_of(value)
+        state = state_of(value)
         if state is not None:
             self._read_items(state, package)
         elif hasattr(value, "__dict__") and not isinstance(value, Tensor):

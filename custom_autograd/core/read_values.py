@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from custom_autograd.core.locations import unwrap
 from custom_autograd.core.signatures import is_filled, names_in
 
 PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None))
@@ -40,6 +41,9 @@ IN_THE_OBJECT = (MemberDescriptorType, GetSetDescriptorType)
 WITHOUT_VALUE = (type(threading.Lock()), type(threading.RLock()), *IN_THE_OBJECT)
 OF_ALL_ATTRIBUTES = frozenset({"__dict__", "vars", "asdict", "astuple"})
 """Words of code that reads the attributes of objects without naming them."""
+OP_OF_LIBRARY = torch.library.CustomOpDef  # type: ignore[attr-defined]  # torch does not export it to type checkers
+STATELESS = ("builtins", "typing", "abc", "enum")
+"""Modules of classes that others are derived from."""
 MOST_BYTES = 1 << 24
 
 
@@ -74,6 +78,20 @@ def attributes_of(value: Any, names: frozenset[str]) -> dict[str, Any]:  # Any: 
     return {name: found[name] for name in found.keys() & names}
 
 
+def wrapped_by(value: Any) -> FunctionType | None:  # Any: as above
+    """Return the function that an object wraps; None if the object's own class says what a call of it does."""
+    if not callable(value) and not hasattr(type(value), "__wrapped__"):
+        return None
+    plain: Any = unwrap(value)
+    is_own = callable(value) and plain is unwrap(type(value).__call__)
+    return plain if isinstance(plain, FunctionType) and not is_own else None
+
+
+def bases_of(cls: type) -> Iterator[type]:
+    """Yield the classes whose methods an object may have, but for those that read no attributes that code has set."""
+    yield from (base for base in cls.__mro__[1:] if base is not torch.nn.Module and base.__module__ not in STATELESS)
+
+
 def state_of(value: Any) -> Iterable[Any] | None:  # Any: as above
     """Return what determines an object of torch, of Python or of another package; None if that cannot be read."""
     if isinstance(value, WITHOUT_VALUE):
@@ -86,8 +104,10 @@ def state_of(value: Any) -> Iterable[Any] | None:  # Any: as above
         return (value(),)
     if isinstance(value, Tensor):
         return _state_of_tensor(value)
-    if isinstance(value, Enum):
+    if isinstance(value, (Enum, OP_OF_LIBRARY)):
         return (repr(value),)
+    if isinstance(value, torch.nn.Module):
+        return type(value), vars(value)
     reduce = copyreg.dispatch_table.get(type(value)) or (lambda value: value.__reduce_ex__(4))
     try:
         reduced = reduce(value)

@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 import torch
 from tables import each
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import AffineTransform
 
 from custom_autograd import custom_op
 from custom_autograd.capabilities.compile_cache import fingerprint, read_rules
@@ -159,6 +160,7 @@ READ = {
     "by get": lambda one: one.get(),
     "by asdict": lambda one: sum(asdict(one).values()),
     "by a call": lambda one: one(),
+    "by a call with a number": lambda one: one(1.0),
     "by next": next,
     "by float": float,
 }
@@ -175,6 +177,26 @@ def using(how, make, *, named=False):
 def by_environment(factor):
     os.environ["FACTOR_OF_A_TEST"] = factor
     return lambda grad: grad * float(os.environ["FACTOR_OF_A_TEST"])
+
+
+class OwnSlope(nn.LeakyReLU):
+    pass
+
+
+class CallableList(list):
+    def __call__(self, x):
+        return x * self[0]
+
+
+CALLABLE = {
+    "a polynomial of NumPy": lambda factor: np.polynomial.Polynomial([factor]),
+    "a transform of torch": lambda factor: AffineTransform(0.0, factor),
+    "a module of torch that is called": nn.LeakyReLU,
+    "the modules of a sequence": lambda factor: nn.Sequential(nn.LeakyReLU(factor)),
+    "a class derived from a module of torch": OwnSlope,
+    "a list that can be called": lambda factor: CallableList([factor]),
+}
+"""Objects whose class, of torch or of another package, reads attributes that no code of a rule names."""
 
 
 VALUES = {
@@ -240,6 +262,7 @@ RULES = {
     "an iterator": using("by next", lambda factor: iter([factor])),
     "an environment variable": (lambda: by_environment("2.0"), lambda: by_environment("3.0")),
     **{name: using("by float", make) for name, make in VALUES.items()},
+    **{name: using("by a call with a number", make) for name, make in CALLABLE.items()},
 }
 """Two functions that make a rule each; the first makes the same rule whenever it is called."""
 
@@ -253,6 +276,18 @@ def number_of(rule):
 @each(("make", "make_another"), RULES.values(), ids=RULES)
 def test_it_follows_a_rule_and_nothing_else(make, make_another):
     assert number_of(make()) == number_of(make()) != number_of(make_another())
+
+
+@torch.library.custom_op("fingerprint::of_the_library", mutates_args=())
+def of_the_library(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def test_an_op_of_torch_is_read_by_its_name():
+    op = custom_op("fingerprint::calling", plain, replace=True)
+    op.register_backward(lambda grad: of_the_library(grad))
+
+    assert [] == read_rules(op._record).unread
 
 
 def test_what_cannot_be_read_is_said():

@@ -329,6 +329,24 @@ def test_what_wraps_a_kernel_and_what_it_imports_is_part_of_the_key(imports_of, 
     assert imported != key(importing)
 
 
+def test_what_a_triton_kernel_reads_is_part_of_the_key():
+    triton = pytest.importorskip("triton")
+
+    def key(value=2, rows=8, warps=4):
+        constant = triton.language.constexpr(value)
+
+        @triton.autotune([triton.Config({}, num_warps=warps)], key=["n"])
+        @triton.heuristics({"block": lambda _: rows})
+        @triton.jit
+        def scale_rows(x, n, block: triton.language.constexpr):
+            return x * constant * block
+
+        return fingerprint(declare("launching", lambda x: scale_rows[(1,)](x, x.numel()), device="cuda")._record)
+
+    assert key() == key()
+    assert 4 == len({key(), key(value=3), key(rows=16), key(warps=8)})
+
+
 @pytest.mark.slow
 def test_check_compiles_both_ways():
     op = custom_op("inlined_kernels::checked", lambda x: x * 3, schema="(Tensor x) -> Tensor", reference=True)
