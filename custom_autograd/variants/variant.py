@@ -32,6 +32,7 @@ from custom_autograd.schema.schema import INPLACE, OUT, SUFFIXES, Schema, find_p
 from custom_autograd.torch_private import transforms
 from custom_autograd.torch_private.dispatch import HANDED_BACK, OpOverload
 from custom_autograd.values.tensors import do_overlap, first_tensor, tensors_in
+from custom_autograd.variants.known_fakes import KnownFakes
 
 if TYPE_CHECKING:
     from custom_autograd.verification.report import Report
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Metadata: TypeAlias = tuple[tuple[torch.Size, torch.dtype], ...]
-MOST = 256  # calls whose metadata each kernel remembers
 
 
 class Variant(ABC):
@@ -239,7 +239,7 @@ class Variant(ABC):
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a kernel that leaves calls whose tensors do not fit the results to the op and a copy."""
-        run_fake, names = functools.lru_cache(MOST)(self._run_fake), out_names(self.op.declaration.schema)
+        run_fake, names = KnownFakes(self._run_fake), out_names(self.op.declaration.schema)
 
         @functools.wraps(function)
         def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -270,7 +270,7 @@ class Variant(ABC):
         return True
 
     def _find_results(
-        self, run_fake: Callable[..., Metadata | None], args: Sequence[Any], kwargs: dict[str, Any]
+        self, run_fake: KnownFakes[Metadata | None], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Metadata | None:
         """Return the metadata of the op's visible outputs, or None if it depends on data."""
         rule = self.op.registrations.get(FakeRule)
@@ -282,11 +282,7 @@ class Variant(ABC):
                 expected="a fake or a reference of the op",
                 do="register_fake for the op",
             )
-        call = function, tuple(kwargs), _specification([*args, *kwargs.values()])
-        try:
-            return run_fake(*call)
-        except TypeError:  # an argument cannot be hashed
-            return self._run_fake(*call)
+        return run_fake(function, tuple(kwargs), _specification([*args, *kwargs.values()]))
 
     def _run_fake(self, function: Callable[..., Any], keywords: Sequence[str], given: Any) -> Metadata | None:
         try:

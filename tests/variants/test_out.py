@@ -49,6 +49,38 @@ def counted(n):
 
 
 CALLS = []
+TIMES = 1
+
+
+def times():
+    return TIMES
+
+
+@custom_op("out::repeated")
+def repeated(x: Tensor) -> Tensor:
+    return x.repeat(times())
+
+
+@repeated.register_fake
+def _(x):
+    return x.new_empty(x.shape[0] * times())
+
+
+@repeated.out.register_kernel("cpu")
+def _(x, *, out):
+    CALLS.append("repeated")
+    out.view(-1, len(x)).copy_(x.expand(times(), -1)[: len(out) // len(x)])
+
+
+@custom_op("out::halved", reference=True)
+def halved(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halved.out.register_kernel("cpu")
+def _(x, *, out):
+    CALLS.append("halved")
+    torch.div(x, 2, out=out)
 
 
 @flipped.out.register_kernel("cpu")
@@ -477,3 +509,31 @@ def test_outputs_may_be_parts_of_one_memory():
     split.out(x(), step=1.5, whole=memory[:3], rest=memory[3:])
 
     assert [0.0, 1.0, 1.0, 1.0, 0.5, 0.5] == memory.tolist()
+
+
+def test_a_fake_that_reads_another_number_gives_another_shape(monkeypatch):
+    """A kernel of the variant does not get a tensor that fits what the fake returned before."""
+    x, small, large = torch.arange(2.0), torch.empty(2), torch.empty(4)
+    repeated.out(x, out=small)
+    monkeypatch.setitem(globals(), "TIMES", 2)
+    CALLS.clear()
+    with pytest.raises(KernelError, match=r"'out' has another shape than the result\n  expected   shape \(4,\)"):
+        repeated.out(x, out=small)
+    repeated.out(x, out=large)
+
+    assert [0, 1, 0, 1] == large.tolist()
+    assert ["repeated"] == CALLS
+
+
+def test_another_default_dtype_gives_another_result():
+    x, single, double = torch.arange(2), torch.empty(2), torch.empty(2, dtype=torch.float64)
+    halved.out(x, out=single)
+    CALLS.clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        halved.out(x, out=single)
+        halved.out(x, out=double)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert ["halved"] == CALLS  # the other call is the op and a copy
