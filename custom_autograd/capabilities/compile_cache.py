@@ -9,7 +9,8 @@ A fingerprint is a number that changes when the schema or a rule of an op change
 rule -> its code, constants, defaults, closure
      -> the global names that it reads: numbers, arrays, texts, containers, functions, classes, objects, modules
             -> of a class, an object or a module: the attributes that any of the code names, also in a text
-            -> of a class: what Python calls without a name, such as `__enter__`
+            -> of a class: what Python calls without a name, such as `__enter__`, and what it overrides of a class of
+               torch, of Python or of another package, such as the `forward` of a module
             -> of another op: its schema and rules
             -> of another package: its version; of torch and of Python: the name
             -> of an object whose class is in another package, torch or Python: what pickle would keep of it
@@ -34,10 +35,10 @@ from contextlib import suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from custom_autograd.core.errors import KernelError
 from custom_autograd.core.locations import layers_of
@@ -46,8 +47,8 @@ from custom_autograd.core.read_values import (
     FUNCTIONS,
     OF_ALL_ATTRIBUTES,
     PLAIN,
+    STATELESS,
     attributes_of,
-    bases_of,
     bound_by,
     bytes_of,
     classes_in,
@@ -56,6 +57,7 @@ from custom_autograd.core.read_values import (
     is_plain,
     items_of,
     memory_of,
+    overridden_in,
     package_of,
     referenced,
     root_of,
@@ -199,6 +201,8 @@ class Reader:
     def _read_parts(self, value: Any, package: str) -> None:
         if isinstance(value, FUNCTIONS):
             self._read_function(value, package)
+        elif isinstance(value, BuiltinFunctionType):
+            self._read_items(bound_by(value), package)
         elif isinstance(value, ModuleType):
             self._read_module(value, package)
         elif isinstance(value, type):
@@ -230,8 +234,6 @@ class Reader:
             self._read_code(plain, code, own or package)
             if isinstance(plain, FunctionType):
                 self._read_named(vars(plain), self.names | {"registry"}, own)  # that of functools.singledispatch
-            if isinstance(value, MethodType):
-                self.read(value.__self__, own or package)
 
     def _read_code(self, function: Any, code: CodeType, package: str) -> None:
         if not self._is_new(code):
@@ -269,11 +271,12 @@ class Reader:
         if self._is_foreign(own, package):
             self._add(cls.__qualname__)
             return
+        foreign = self._foreign_bases(cls)
         for base in cls.__mro__:
             if self._is_foreign(package_of(base), own):
                 continue
             unnamed = {name for name, value in vars(base).items() if name.startswith("__") and callable(value)}
-            self._read_named(vars(base), self.names | unnamed, own)
+            self._read_named(vars(base), self.names | unnamed | overridden_in(base, foreign), own)
         self._read_class(type(cls), package)
 
     def _read_instance(self, value: Any, package: str) -> None:  # Any: as above
@@ -295,8 +298,8 @@ class Reader:
         elif isinstance(value, (*PLAIN, Enum)):
             self._add(repr(value))
         self._read_class(type(value), package)
-        has_foreign_methods = any(self._is_foreign(package_of(base), own) for base in bases_of(type(value)))
-        names = self.names | OF_ALL_ATTRIBUTES if has_foreign_methods else self.names
+        reads_all = any(base is not nn.Module for base in self._foreign_bases(type(value)))
+        names = self.names | OF_ALL_ATTRIBUTES if reads_all else self.names
         self._read_attributes(attributes_of(value, names), package)
 
     def _read_state(self, value: Any, package: str) -> None:
@@ -317,6 +320,12 @@ class Reader:
         for name in sorted(found):
             self._add(name)
             self.read(found[name], package)
+
+    def _foreign_bases(self, cls: type) -> list[type]:
+        """Return the bases of a class that are of torch, of Python or of another package, and may read attributes."""
+        own = package_of(cls)
+        found = [base for base in cls.__mro__ if base.__module__ not in STATELESS]
+        return [base for base in found if self._is_foreign(package_of(base), own)]
 
     def _is_foreign(self, own: str, package: str) -> bool:
         """Return True for what belongs to another package, whose version says it all if it has one."""

@@ -43,7 +43,7 @@ OF_ALL_ATTRIBUTES = frozenset({"__dict__", "vars", "asdict", "astuple"})
 """Words of code that reads the attributes of objects without naming them."""
 OP_OF_LIBRARY = torch.library.CustomOpDef  # type: ignore[attr-defined]  # torch does not export it to type checkers
 STATELESS = ("builtins", "typing", "abc", "enum")
-"""Modules of classes that others are derived from."""
+"""Modules with classes whose methods read no attributes that the code of others has set."""
 MOST_BYTES = 1 << 24
 
 
@@ -87,9 +87,10 @@ def wrapped_by(value: Any) -> FunctionType | None:  # Any: as above
     return plain if isinstance(plain, FunctionType) and not is_own else None
 
 
-def bases_of(cls: type) -> Iterator[type]:
-    """Yield the classes whose methods an object may have, but for those that read no attributes that code has set."""
-    yield from (base for base in cls.__mro__[1:] if base is not torch.nn.Module and base.__module__ not in STATELESS)
+def overridden_in(cls: type, bases: Iterable[type]) -> set[str]:
+    """Return the names of what a class defines again of others, which their code may call."""
+    known = {name for base in bases for name in dir(base) if not name.startswith("__")}
+    return {name for name in vars(cls).keys() & known if not name.startswith("_") or callable(vars(cls)[name])}
 
 
 def state_of(value: Any) -> Iterable[Any] | None:  # Any: as above
@@ -203,10 +204,15 @@ def referenced(function: Any, names: frozenset[str]) -> Iterator[Any]:  # Any: a
 
 
 def bound_by(function: Callable[..., Any]) -> Iterator[Any]:
-    """Yield the arguments that functools.partial bound."""
+    """Yield the arguments that functools.partial bound, and the object that a method is bound to."""
     while isinstance(function, partial):
         yield from (*function.args, *function.keywords.values())
         function = function.func
+    owner = getattr(function, "__self__", None)
+    # A function of a module in C has an owner, too: the module, and of torch an object without a state.
+    is_value = isinstance(owner, (Tensor, *CONTAINERS, *PLAIN)) or memory_of(owner)
+    if owner is not None and (isinstance(function, MethodType) or is_value):
+        yield owner
 
 
 def environment_in(words: frozenset[str]) -> str:

@@ -23,7 +23,7 @@ import pytest
 import torch
 from tables import each
 from torch import Tensor, nn
-from torch.distributions import AffineTransform
+from torch.distributions import AffineTransform, Transform
 
 from custom_autograd import custom_op
 from custom_autograd.capabilities.compile_cache import fingerprint, read_rules
@@ -188,7 +188,49 @@ class CallableList(list):
         return x * self[0]
 
 
+def module_of(factor):
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return x * factor
+
+    return Scaled()
+
+
+class AbstractTransform(Transform):
+    bijective = True
+
+
+def transform_of(factor):
+    class Scaled(AbstractTransform):
+        def _call(self, x):
+            return x * factor
+
+    return Scaled()
+
+
+def function_of(forward=2.0, backward=2.0):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * forward
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * backward
+
+    return Scaled
+
+
 CALLABLE = {
+    "a method of a dict": lambda factor: {1.0: factor}.get,
+    "a method of an array": lambda factor: np.full(2, factor).take,
+    "a method of a tensor": lambda factor: torch.full((2,), factor).mul,
+    "the forward of a module of torch": lambda factor: nn.LeakyReLU(factor).forward,
+    "a module of a user": module_of,
+    "a module in a module of torch": lambda factor: nn.Sequential(module_of(factor)),
+    "a method that a class of torch calls": transform_of,
+    "the forward of a Function": lambda factor: function_of(forward=factor).apply,
+    "the backward of a Function": lambda factor: function_of(backward=factor).apply,
     "a polynomial of NumPy": lambda factor: np.polynomial.Polynomial([factor]),
     "a transform of torch": lambda factor: AffineTransform(0.0, factor),
     "a module of torch that is called": nn.LeakyReLU,
