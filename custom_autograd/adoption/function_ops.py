@@ -213,9 +213,7 @@ class _BackwardRule:
     """The backward of a Function as a rule bound by name; it runs on a ctx with the values that forward kept."""
 
     def __init__(self, plan: Plan, schema: Schema) -> None:
-        own = _without_once(plan.function.backward)
-        self.is_once = own is not None
-        self._backward: Callable[..., Any] = own or plan.function.backward
+        self.is_once = _without_once(plan.function.backward) is not None
         self._plan = plan
         self._location = location_of(plan.function.backward)
         self._grads = [f"grad_{name}" if name in schema.visible_results else None for name in plan.outputs]
@@ -227,6 +225,12 @@ class _BackwardRule:
         names = [*(name for name in self._grads if name), *named, *numbers, "needs", "meta"]
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in dict.fromkeys(names)]
         self.signature = inspect.Signature(parameters)
+
+    @property
+    def _backward(self) -> Callable[..., Any]:
+        """Return the backward that the Function has now, as `apply` runs it: another may have been set."""
+        backward: Callable[..., Any] = self._plan.function.backward
+        return (_without_once(backward) if self.is_once else None) or backward
 
     def gradients(self, *values: Any) -> dict[str, Any]:  # Any: as named
         """Run the backward of the Function, and return the gradients by argument."""

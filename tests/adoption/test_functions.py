@@ -240,3 +240,27 @@ def test_an_attribute_of_ctx_may_have_any_name():
 
     x = torch.tensor([1.0, -1.0], requires_grad=True)
     assert [1.0, 0.0] == torch.autograd.grad(op(x).sum(), x)[0].tolist()
+
+
+def test_methods_that_are_set_later_are_those_of_the_op(monkeypatch):
+    """As of `apply`, for which libraries set another forward or backward."""
+
+    class Doubled(Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    op = from_function(Doubled, "adopted::doubled")
+    outputs_and_grads(op, [torch.ones(2)])
+    key = op.capabilities()["compile cache"]
+    monkeypatch.setattr(Doubled, "forward", staticmethod(lambda ctx, x: x * 3))
+    monkeypatch.setattr(Doubled, "backward", staticmethod(lambda ctx, grad: grad * 5))
+    _, (grad,) = outputs_and_grads(op, [torch.ones(2)])
+
+    assert [30.0, 30.0] == grad.tolist()  # 5 times 2 * 3, of the square
+    torch.testing.assert_close([grad], outputs_and_grads(Doubled.apply, [torch.ones(2)])[1])
+    assert key != op.capabilities()["compile cache"]
