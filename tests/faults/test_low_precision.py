@@ -57,21 +57,21 @@ def test_long_sums_that_take_long_are_computed_in_one_dtype(monkeypatch):
     result = verdict("low_precision", lambda make: [Sample(make(4), make())])(AccumulatesInLowPrecision)
 
     assert "failed" == result.status
-    assert "bfloat16, size 4 -> 4099: gradient of 'w' has a relative error" in result.message
-    assert "error, float32, size 4 -> 4099" not in result.measures
+    assert "bfloat16, size 4 -> 4100: gradient of 'w' has a relative error" in result.message
+    assert "error, float32, size 4 -> 4100" not in result.measures
 
 
 def test_sums_in_float32_pass_with_their_errors_measured():
     result = result_of(Scaled)
 
     assert "passed" == result.status, result.message
-    assert 0 < result.measures["error, bfloat16, size 4 -> 4099"] < 0.01
+    assert 0 < result.measures["error, bfloat16, size 4 -> 4100"] < 0.01
 
 
 def test_sum_in_bfloat16_fails_where_it_is_long():
     result = result_of(AccumulatesInLowPrecision)
 
-    assert "bfloat16, size 4 -> 4099: gradient of 'w' has a relative error of " in result.message
+    assert "bfloat16, size 4 -> 4100: gradient of 'w' has a relative error of " in result.message
     assert "a sum is accumulated in low precision; accumulate in float32" == result.cause
     assert "float32" not in result.message.split(":")[0]
 

@@ -89,7 +89,7 @@ def grown(x: Tensor, y: Tensor) -> Tensor:
 def test_a_result_that_does_not_fit_is_no_finding():
     op = custom_op("parity::grown", grown, reference=True)
     op.inplace.register_kernel("cpu", lambda x, y: x.add_(y))
-    result = result_of(op, Sample(torch.ones(1), torch.ones(3)))
+    result = result_of(op, Sample(torch.ones(1), torch.ones(2, 3)))
 
     assert "skipped" == result.status
     assert "the result does not fit into the first argument" in result.message

@@ -7,7 +7,8 @@ for change in changes_of(target, sample, needs):     in the order in which they 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,18 +20,23 @@ from custom_autograd.verification.calls import call_arguments, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
 from custom_autograd.verification.calls.numbers import (
+    AT_ENDS,
     BESIDE,
+    BOTH_ZEROS,
     LARGE,
     MASKS,
     NOT_FINITE,
     VALUE_CHANGES,
     all_first,
+    at_ends,
     casts,
     coincidences,
     element,
     equal_neighbors,
+    in_order,
     large_integers,
     shuffled,
+    within_range,
 )
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
@@ -106,8 +112,8 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
     yield from _layouts(sample, names, written)
     yield from _exact(target, sample, names)
     yield from _scalars(target, sample)
-    yield from _sizes(target, sample)
     yield from _broadcasts(sample, names)
+    yield from _sizes(target, sample)
     yield from _values(target, sample, names)
     yield from _dtypes(sample, names)
     yield from _integers(target, sample, names)
@@ -125,14 +131,18 @@ def _sizes(target: Target, sample: Sample) -> Iterator[Change]:
 
 
 def _broadcasts(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
-    """Yield tensors that are 1 in one dimension, or lack the first one; then all with one more."""
+    """Yield tensors that are 1, or twice as large, in one dimension, or lack the first one; then all with one more."""
     tensors, pinned = sample.tensors(), pinned_sizes(sample)  # what an integer points at is never made smaller
+    count = Counter(size for tensor in tensors for size in tensor.shape)
     for position, tensor in enumerate(tensors):
         if len(tensors) > 1 and can_have_gradient(tensor) and tensor.layout == torch.strided:
             for dim, size in enumerate(tensor.shape):
                 if size > 1 and size not in pinned:
                     text = f"with size 1 in dimension {dim}"
                     yield _reshape(f"'{names[position]}'", text, [position], partial(_first_of, dim=dim))
+                    if count[size] > 1:  # which may be by chance, or one a multiple of the other
+                        text = f"twice as large in dimension {dim}"
+                        yield _reshape(f"'{names[position]}'", text, [position], partial(_doubled, dim=dim))
             if tensor.dim() and tensor.shape[0] not in pinned:
                 yield _reshape(f"'{names[position]}'", "without its first dimension", [position], _without_first)
     most = max((x.dim() for x in tensors), default=0)
@@ -143,11 +153,15 @@ def _broadcasts(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
 
 
 def _reshape(what: str, text: str, positions: Sequence[int], change: Callable[[Tensor], Tensor | None]) -> Change:
-    return replace(_revalue(what, text, positions, change), key="shapes", stage=SIZES)
+    return replace(_revalue(what, text, dict.fromkeys(positions, change)), key="shapes", stage=SIZES)
 
 
 def _first_of(tensor: Tensor, dim: int) -> Tensor | None:
     return tensor.narrow(dim, 0, 1).clone() if dim < tensor.dim() and tensor.shape[dim] else None
+
+
+def _doubled(tensor: Tensor, dim: int) -> Tensor | None:
+    return sizes.jittered(torch.cat([tensor.detach()] * 2, dim)) if dim < tensor.dim() else None
 
 
 def _without_first(tensor: Tensor) -> Tensor | None:
@@ -162,54 +176,35 @@ def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Ch
     numbers = [i for i, x in enumerate(sample.tensors()) if has_arithmetic(x) and x.layout == torch.strided]
     ranges = [range_of(x) for x in sample.tensors()]
     kept = {i for i in numbers if is_ordered(sample.tensors()[i]) and not is_drawn(sample.tensors()[i])}
+    for position in numbers:
+        if (bounds := ranges[position]) is not None and position not in kept:
+            yield _revalue(f"numbers of '{names[position]}'", AT_ENDS, {position: partial(at_ends, bounds=bounds)})
     for text, change, is_whole in VALUE_CHANGES:
         if target.reference_surrogate and text in NOT_FINITE:
             continue  # x + (f(x) - x).detach() is nan for an infinite x, whatever f is
-        if is_whole and len(numbers) > 1 and not any(ranges):
-            yield _revalue("numbers", text, [i for i in numbers if i not in kept], change)
+        if is_whole and len(numbers) > 1:
+            yield _revalue("numbers", text, {i: within_range(change, ranges[i]) for i in numbers if i not in kept})
         for position in numbers:
-            within = within_range(_in_order(change) if position in kept else change, ranges[position])
-            yield _revalue(f"numbers of '{names[position]}'", text, [position], within)
+            within = within_range(in_order(change) if position in kept else change, ranges[position])
+            yield _revalue(f"numbers of '{names[position]}'", text, {position: within})
 
 
-def _in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
-    """Return a change that does not fit where it leaves knots or edges that do not ascend."""
+def _revalue(what: str, text: str, made: Mapping[int, Callable[[Tensor], Tensor | None]]) -> Change:
+    """Return the change that makes one of some tensors each, by their positions."""
 
-    def changed(tensor: Tensor) -> Tensor | None:
-        found = change(tensor)
-        return found if found is not None and is_ordered(found) else None
-
-    return changed
-
-
-def within_range(
-    change: Callable[[Tensor], Tensor | None], bounds: tuple[float, float] | None
-) -> Callable[[Tensor], Tensor | None]:
-    """Return a change that does not fit where it leaves the range that the author gave to `make`."""
-    if bounds is None:
-        return change
-
-    def changed(tensor: Tensor) -> Tensor | None:
-        found = change(tensor)
-        if found is None or found.is_complex():
-            return found
-        return found if bool(((found >= bounds[0]) & (found <= bounds[1])).all()) else None
-
-    return changed
-
-
-def _revalue(what: str, text: str, positions: Sequence[int], change: Callable[[Tensor], Tensor | None]) -> Change:
     def apply(sample: Sample) -> Sample | None:
         tensors = [x.detach() for x in sample.tensors()]
-        for position in positions:
+        for position, change in made.items():
             changed = change(tensors[position]) if position < len(tensors) else None
             if changed is None:
                 return None
             tensors[position] = changed
         return sample.with_tensors(tensors)
 
-    has_gradients = text not in NOT_FINITE
-    return Change(what, f"{what} {text}", VALUES, partial(_with, apply), has_gradients=has_gradients)
+    has_gradients = text not in (*NOT_FINITE, AT_ENDS, BOTH_ZEROS)
+    is_at_jump = text == BOTH_ZEROS
+    row = Change(what, f"{what} {text}", VALUES, partial(_with, apply))
+    return replace(row, has_gradients=has_gradients, is_at_jump=is_at_jump)
 
 
 def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
@@ -221,7 +216,7 @@ def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:
     others = [dtype for dtype in BESIDE if dtype not in given] if len(floating) > 1 else []
     for position, dtype in itertools.product(floating, others):
         text = f"in {str(dtype).removeprefix('torch.')}"
-        change = _revalue(f"'{names[position]}'", text, [position], partial(Tensor.to, dtype=dtype))
+        change = _revalue(f"'{names[position]}'", text, {position: partial(Tensor.to, dtype=dtype)})
         yield replace(change, key="dtype of one", has_gradients=False)  # few rules are written for two dtypes
 
 
@@ -263,17 +258,17 @@ def _integers(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[
         what = f"'{names[position]}'"
         if tensor.dtype == torch.bool and tensor.layout == torch.strided:
             for text, change in MASKS:
-                yield replace(_revalue(what, text, [position], change), is_switch=True)
+                yield replace(_revalue(what, text, {position: change}), is_switch=True)
         elif not (is_known and is_index(tensor) and tensor.numel() > 1 and tensor.dim()):
             continue  # several such tensors, of which nothing says what they mean together
         elif _is_sorted(tensor):
-            yield _revalue(what, "with two neighbors that are equal", [position], equal_neighbors)
+            yield _revalue(what, "with two neighbors that are equal", {position: equal_neighbors})
         else:
-            yield _revalue(what, "in another order", [position], shuffled)
+            yield _revalue(what, "in another order", {position: shuffled})
             if int(tensor.sum()) not in sizes_of(sample):  # lengths, which would no longer add up to it
-                yield _revalue(what, "all equal to the first", [position], all_first)
+                yield _revalue(what, "all equal to the first", {position: all_first})
             for argument, value in _ignored(target, sample):
-                yield _revalue(what, f"with {argument}={value} in it", [position], element(value))
+                yield _revalue(what, f"with {argument}={value} in it", {position: element(value)})
 
 
 def _ignored(target: Target, sample: Sample) -> Iterator[tuple[str, int]]:

@@ -13,6 +13,7 @@ from custom_autograd.verification.harness.agreement import UNMET
 from custom_autograd.verification.harness.base import (
     PASSED,
     Finding,
+    NothingToCheckError,
     failed,
     find_refusal,
     first_line,
@@ -100,6 +101,8 @@ def look_along(function: TensorFunction, label: str) -> Iterator[Finding]:
             return  # far out, a kernel that computes in float32 has no finite difference to compare with
         for position in range(len(grads)):
             yield _compare(function, inputs, position, cotangents, grads, precision, label)
+    except NothingToCheckError as reason:
+        yield skipped(f"{label}{reason}")
     except Exception as error:  # noqa: BLE001 - at the edge of what the op takes, a step leads out
         yield skipped(f"{label}the op refuses a value nearby ({first_line(error)})")
 

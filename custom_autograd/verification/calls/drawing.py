@@ -13,7 +13,7 @@ from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import COTANGENTS, NEEDS, SCALARS, SIZES, VALUES, Change
-from custom_autograd.verification.calls.numbers import NOT_FINITE, SMALL, TIES
+from custom_autograd.verification.calls.numbers import NOT_FINITE, SMALL, TIES, ZEROS
 from custom_autograd.verification.calls.ways import WAYS
 
 OF_FAKES = {SIZES, SCALARS}
@@ -54,13 +54,16 @@ def singles(changes: Sequence[Change]) -> Iterator[Case]:
 
 
 def switched(changes: Sequence[Change]) -> Iterator[Case]:
-    """Yield what shows only together: two switches, and zeros or ties with a threshold or a bound of 0."""
+    """Yield what shows only together: two switches, zeros or ties with a bound of 0, zeros in further derivatives."""
     switches = itertools.combinations([change for change in changes if change.is_switch], 2)
     ties = [change for change in changes if change.stage == VALUES and change.text.endswith(TIES)]
     bounds = [change for change in changes if change.stage == SCALARS and change.text.endswith("=0.0")]
     for one, other in itertools.chain(switches, itertools.product(ties, bounds)):
         if one.key != other.key:
             yield Case((one, other))
+    zeros = [change for change in changes if change.stage == VALUES and change.text.endswith(ZEROS)]
+    for change, way in itertools.product(zeros, [way for way in WAYS if way.is_derivative]):
+        yield Case((change,), way)  # a division that a mask hides from a first derivative
 
 
 def paired(

@@ -1,4 +1,4 @@
-"""Draws calls of one sample until a budget is spent, and says of the smallest that is wrong what is wrong.
+"""Draws calls of one sample until a budget is spent, and says of the smallest that are wrong what is wrong.
 
 first, each change and way alone; then each two typical changes; then, if there is time, two to four and a way
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from custom_autograd.verification.calls.backward_ways import PLAIN
 from custom_autograd.verification.calls.case import UNFIT, Case, Verdict, smallest
 from custom_autograd.verification.calls.drawing import OF_FAKES, drawn, paired, singles
 from custom_autograd.verification.calls.looking import Looker
@@ -42,21 +43,25 @@ class Explorer:
     _unfit: set[str] = field(init=False, default_factory=set)
     _is_judged: bool = field(init=False, default=False)
 
-    def explore(self) -> Verdict | None:
-        """Draw until something is wrong or the time is spent; return the smallest case that is wrong."""
-        deadline = time.process_time() + self.seconds
+    def explore(self) -> Iterator[Verdict]:
+        """Draw until the time is spent; yield the smallest cases that are wrong, up to three of different kinds."""
+        deadline, wrong = time.process_time() + self.seconds, list[frozenset[object]]()
         for case in self._cases():
+            if (self.draws and time.process_time() > deadline) or len(wrong) == MOST_KINDS:
+                break
+            if any(kinds & _kinds(case) or not kinds for kinds in wrong):
+                continue
             self.draws += 1
             verdict = self.looker.look(case)
             self._is_judged = not verdict.reason
             self.judged += self._is_judged
             if verdict.fault is not None:
-                return smallest(verdict, self.looker.look)
-            if verdict.reason and len(case.changes) == 1:
+                found = smallest(verdict, self.looker.look)
+                yield found
+                wrong.append(_kinds(found.case))
+                deadline = min(deadline, time.process_time() + LONGER)
+            elif verdict.reason and len(case.changes) == 1:
                 (self._unfit if verdict.reason == UNFIT else self._refused).add(case.changes[0].text)
-            if time.process_time() > deadline:
-                break
-        return None
 
     def _cases(self) -> Iterator[Case]:
         """Yield what is looked at, without end if that is asked; not where the sample is accepted to be wrong."""
@@ -72,3 +77,16 @@ class Explorer:
         yield from paired(taken, self._unfit, draw, lambda: self._is_judged)
         if self.is_endless:
             yield from drawn(changes, draw)
+
+
+MOST_KINDS = 3
+"""Cases of one sample that are reported: what is wrong first may hide the rest."""
+
+LONGER = 0.5
+"""CPU seconds for another kind, after one was found."""
+
+
+def _kinds(case: Case) -> frozenset[object]:
+    """Return the kinds of changes of a case, and its way if that is not a plain call."""
+    kinds = frozenset[object](change.stage for change in case.changes)
+    return kinds if case.way is PLAIN else kinds | {case.way.text}

@@ -52,6 +52,21 @@ def last_row(value: float) -> Callable[[Tensor], Tensor | None]:
     return change
 
 
+def both_zeros(tensor: Tensor) -> Tensor | None:
+    """Return the tensor with 0, -0 and 0 in the middle: they are equal."""
+    if tensor.is_complex() or tensor.numel() < 3:
+        return None
+    found = tensor.clone(memory_format=torch.contiguous_format)
+    middle = tensor.numel() // 2
+    found.view(-1)[middle - 1 : middle + 2] = torch.tensor([0.0, -0.0, 0.0])
+    return found
+
+
+def far_off(tensor: Tensor) -> Tensor | None:
+    """Return numbers next to 1000, whose squares and exponentials cancel; None where all are negative."""
+    return tensor + 1000 if tensor.dtype.itemsize > 2 and bool((tensor.real > 0).any()) else None
+
+
 def constant_rows(tensor: Tensor) -> Tensor | None:
     """Return the first number of each row for the whole row."""
     return tensor[..., :1].expand_as(tensor).contiguous() if tensor.dim() and tensor.numel() else None
@@ -78,16 +93,21 @@ SMALL = ("a thousandth as large", "a millionth as large")
 NEGATIVE = "1000 times as large, and all negative"
 """Drawn by `explore` alone, which does not compare hidden outputs: derivatives among them may be but rounding there."""
 
-LARGE = ("1000 times as large", "with one that is 1000", NEGATIVE)
+LARGE = ("1000 times as large", "with one that is 1000", "with 1000 added", NEGATIVE)
 
 NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
 
+BOTH_ZEROS = "with 0 beside -0"
+
 TIES = ("zero", "rounded, with ties")
+
+ZEROS = ("' zero", "numbers zero", "with a row of zeros")
 
 VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] = (
     (NEGATIVE, large_negative, False),  # first: no other check looks at it
     ("20 times as large", lambda x: x * 20, True),
     ("1000 times as large", large, True),
+    ("with 1000 added", far_off, False),
     ("a thousandth as large", lambda x: x * 1e-3, True),
     ("a millionth as large", lambda x: x * 1e-6, True),
     ("zero", torch.zeros_like, True),
@@ -95,6 +115,7 @@ VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] =
     ("constant in each row", constant_rows, False),
     ("with a row of zeros", last_row(0.0), False),
     ("with one zero", element(0.0), False),
+    (BOTH_ZEROS, both_zeros, False),
     ("in another order", shuffled, False),
     ("with one that is 1000", element(1000.0), False),
     ("with a nan", element(float("nan")), False),
@@ -215,6 +236,45 @@ def _refuse(name: str, made: Sequence[Tensor], names: Sequence[str]) -> None:
         raise IndexError
     if any(x.numel() > MOST_MADE for x in made):
         raise MemoryError
+
+
+def in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
+    """Return a change that does not fit where it leaves knots or edges that do not ascend."""
+
+    def changed(tensor: Tensor) -> Tensor | None:
+        found = change(tensor)
+        return found if found is not None and is_ordered(found) else None
+
+    return changed
+
+
+AT_ENDS = "with both ends of its range"
+
+
+def at_ends(tensor: Tensor, bounds: tuple[float, float]) -> Tensor | None:
+    """Return the tensor with the first number of a range at its beginning, and in its middle the last one below."""
+    if tensor.is_complex() or tensor.numel() < 2 or not all(map(math.isfinite, bounds)):
+        return None
+    found = tensor.clone(memory_format=torch.contiguous_format)
+    low, high = (torch.tensor(bound, dtype=tensor.dtype) for bound in bounds)
+    found.view(-1)[:: tensor.numel() // 2][:2] = torch.stack([low, torch.nextafter(high, low)]).to(tensor.device)
+    return found
+
+
+def within_range(
+    change: Callable[[Tensor], Tensor | None], bounds: tuple[float, float] | None
+) -> Callable[[Tensor], Tensor | None]:
+    """Return a change that does not fit where it leaves the range that the author gave to `make`."""
+    if bounds is None:
+        return change
+
+    def changed(tensor: Tensor) -> Tensor | None:
+        found = change(tensor)
+        if found is None or found.is_complex():
+            return found
+        return found if bool(((found >= bounds[0]) & (found <= bounds[1])).all()) else None
+
+    return changed
 
 
 Apply = Callable[[Sample], "Sample | None"]

@@ -35,8 +35,8 @@ Resize: TypeAlias = Callable[[Sample], "Sample | None"]
 LONG = 1025
 OTHER_SIZES = (0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 129, 256, 257, LONG)
 
-GROWN = 3
-"""The size that replaces 1 in a batch: a batch of one hides that a gradient is not summed over the batch."""
+GROWN = (3, 2)
+"""The sizes that replace 1: a batch of one hides that a gradient is not summed over it, and one group all others."""
 
 MOST = 2**14
 """Elements of the largest tensor of a drawn call."""
@@ -65,7 +65,7 @@ def of(target: Target, sample: Sample) -> Iterator[tuple[str, str, Resize]]:
             text = f"size {size} -> {other}, with {followed(sample, change, target.arguments)}"
             yield f"size {size}", text, partial(_resized, sizes=change, with_numbers=True)
     if target.reference is not None and any(1 in tensor.shape for tensor in sample.tensors()):
-        yield "size 1", f"size 1 -> {GROWN}", partial(_grown, target)
+        yield from (("size 1", f"size 1 -> {grown}", partial(_grown, target, grown)) for grown in GROWN)
     if is_elementwise(target, sample):
         yield "sizes", "no dimensions", _undimensioned
 
@@ -85,24 +85,29 @@ def _unless_broadcast(target: Target, size: int, change: Resize, sample: Sample)
     return change(sample) if is_taken else None
 
 
-def _grown(target: Target, sample: Sample) -> Sample | None:
-    """Return a call with other sizes for 1; None unless a result has them too: else a dimension of 1 is broadcast."""
+def _grown(target: Target, size: int, sample: Sample) -> Sample | None:
+    """Return a call with another size for 1; None if that is but broadcast.
+
+    It is not if a result has the new size too, or if the reference takes it although no other dimension has it.
+    """
     reference = target.visible_reference
-    if reference is None or elements_of(sample, {1: GROWN}) > MOST:
+    if reference is None or elements_of(sample, {1: size}) > MOST:
         return None
-    grown = resized(sample, {1: GROWN}).map(jittered)
+    grown = resized(sample, {1: size}).map(jittered)
     if not is_within_domain(target, sample, grown):
         return None
     before, after = find_shapes(target, reference, sample), find_shapes(target, reference, grown)
-    if before is None or after is None or before == after:
+    if before is None or after is None:
         return None
-    is_alike = all(any(_has_grown(shape, other) for other in before) for shape in after)
+    if before == after:
+        return None if size in sizes_of(sample) else grown
+    is_alike = all(any(_has_grown(shape, other, size) for other in before) for shape in after)
     return grown if is_alike else None
 
 
-def _has_grown(shape: Sequence[int], before: Sequence[int]) -> bool:
+def _has_grown(shape: Sequence[int], before: Sequence[int], grown: int) -> bool:
     """Return True if a shape is what another one was, but for sizes of 1."""
-    alike = (size == other or (size == GROWN and other == 1) for size, other in zip(shape, before, strict=False))
+    alike = (size == other or (size == grown and other == 1) for size, other in zip(shape, before, strict=False))
     return len(shape) == len(before) and all(alike)
 
 

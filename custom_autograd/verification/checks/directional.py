@@ -11,9 +11,8 @@ from torch import Tensor
 from custom_autograd.schema.samples import Sample, range_of
 from custom_autograd.verification.calls import sizes
 from custom_autograd.verification.calls.call_arguments import scalars, with_value
-from custom_autograd.verification.calls.changes import within_range
 from custom_autograd.verification.calls.directions import find_function, look_along
-from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES
+from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES, within_range
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses, within_domain
 from custom_autograd.verification.harness.base import (
     PASSED,

@@ -96,7 +96,7 @@ class Explore(Check):
         return min(SECONDS if self.seconds is None else self.seconds, self.left)
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
-        """Return one finding: the smallest case that is wrong, or how many were drawn."""
+        """Return one finding for each smallest case that is wrong, or how many were drawn."""
         seed = random.getrandbits(32)  # that of the check and the sample: the runner seeds Python's numbers by it
         if is_random(target, sample):
             raise NothingToCheckError(DRAWS)
@@ -113,13 +113,15 @@ class Explore(Check):
         for text, start in (("", sample), *others):
             looker = self._looker(target, start, text)
             explorer = Explorer(looker, seed, seconds / (1 + len(others)), is_endless=self.seconds is not None)
-            verdict = explorer.explore()
-            draws, judged = draws + explorer.draws, judged + explorer.judged
-            if verdict is not None:
+            is_wrong = False
+            for verdict in explorer.explore():
+                is_wrong = True
                 finding = finding_of(looker, verdict)
                 shown = replace(self, case=verdict.case.texts), start
                 yield replace(finding, message=text + finding.message, shown=shown)
+            if is_wrong:
                 return
+            draws, judged = draws + explorer.draws, judged + explorer.judged
         yield measured(draws=draws, judged=judged)
 
     def _looker(self, target: Target, start: Sample, text: str = "") -> Looker:

@@ -26,7 +26,7 @@ from custom_autograd.verification.calls.call import (
     run,
 )
 from custom_autograd.verification.calls.case import Case
-from custom_autograd.verification.calls.changes import LAYOUTS
+from custom_autograd.verification.calls.changes import LAYOUTS, SCALARS
 from custom_autograd.verification.calls.kernel_dtypes import kernel_of, taken_by
 from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.row import Row
@@ -163,7 +163,7 @@ def _on(kernel: Function, target: Target, *, device: str, home: str) -> Function
 
 
 class Parity(Row):
-    """Each variant with a kernel of its own, on tensors as given and on tensors with gaps between their elements."""
+    """Each variant with a kernel of its own, on tensors as given, with gaps, of other sizes and with other scalars."""
 
     name = "parity"
     code = "F15"
@@ -177,10 +177,17 @@ class Parity(Row):
         return None if _variants(target) else "no variant of the op has a kernel of its own"
 
     def _cases(self, looker: Looker) -> Iterator[Case]:
+        others = [change for change in looker.changes() if change.stage == SCALARS or change.text.endswith(SIZES)]
+        taken = [change for change in others if not looker.look(Case((change,))).reason]
         for kind, record in _variants(looker.target).items():
             for label, lay_out in SPACINGS:
                 make = partial(_in_place if kind == INPLACE else _out, record, lay_out)
-                yield Case((), Way(f"op.{kind}, {label}", make, oracle="the op itself"))
+                way = Way(f"op.{kind}, {label}", make, oracle="the op itself")
+                yield Case((), way)
+                yield from (Case((change,), way) for change in taken if lay_out is Tensor.clone)
+
+
+SIZES = (" -> 0", " -> 1", " -> 17", " -> 257")
 
 
 def _variants(target: Target) -> dict[str, OpRecord]:

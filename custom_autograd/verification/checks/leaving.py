@@ -80,6 +80,10 @@ class Determinism(Check):
                 cause = "it is not deterministic, or it remembers a call"
                 yield failed(f"two equal calls differ: {difference}", cause=cause)
                 return
+        if not is_drawing and find_change(_call_in(target, sample, RandomState.seeded(ROUNDS)), first) is not None:
+            yield failed(
+                "its results depend on torch's seed, but it draws nothing: each call gives them again", cause=SEED
+            )
         yield PASSED
         yield _after_another_call(target, sample, state, first)
         yield _gradients(target, sample)
@@ -92,6 +96,9 @@ UNDECLARED = (
     "it draws random numbers, which its schema does not say: a compiler may drop or merge its calls; "
     "declare it with tags=torch.Tag.nondeterministic_seeded"
 )
+
+
+SEED = "a generator is made of torch.initial_seed(): make it of torch.randint(2**62, ()).item(), which moves on"
 
 
 def _find_drawing(target: Target, sample: Sample) -> str:

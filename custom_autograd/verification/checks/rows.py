@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -275,7 +276,7 @@ class Uninitialised(Row):
 
 
 class Vmap(Row):
-    """Every combination of in_dims out of None, 0 and -1, some with 1, and vmap of vmap; then another scalar."""
+    """Every combination of in_dims out of None, 0 and -1, some with 1, and vmap of vmap; then other scalars."""
 
     name = "vmap"
     code = "T01"
@@ -301,10 +302,13 @@ class Vmap(Row):
         batchings = batchings_of(sample.tensors(), target.written_positions(sample))
         ways = [batching.way(names) for batching in batchings]
         yield from (Case((), way) for way in ways)
-        floats = [f"{name}={other!r}" for name, other in scalars(target, sample) if isinstance(other, float)]
-        others = (change for change in looker.changes() if change.text in floats)
-        taken = (change for change in others if not looker.look(Case((change,))).reason)
-        yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
+        numbers: dict[str, set[str]] = defaultdict(set)
+        for name, other in scalars(target, sample):
+            numbers[name].add(f"{name}={other!r}")
+        for texts in numbers.values():  # of each argument one other number, dimension or flag
+            others = (change for change in looker.changes() if change.text in texts)
+            taken = (change for change in others if not looker.look(Case((change,))).reason)
+            yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
 
 
 @dataclass(frozen=True)

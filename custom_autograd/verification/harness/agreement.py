@@ -308,18 +308,22 @@ def _first(tensor: Tensor) -> Tensor:
 
 
 def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
-    """Yield the call with one size at a time made so long; others stay, or become small where that keeps them apart."""
+    """Yield the call with one size at a time made so long, or one longer to stay even; the others become small."""
     found = sorted(sizes_of(sample))
     for size in sorted(free_sizes(sample)):
-        change = {**cut_sizes(found, size), size: length}
+        long = length + (length + size) % 2
+        change = {**cut_sizes(found, size), size: long}
         if elements_of(sample, change) <= MOST_ELEMENTS:
-            yield f"size {size} -> {length}", resized(sample, change)
+            yield f"size {size} -> {long}", resized(sample, change)
 
 
 def cut_sizes(found: Sequence[int], kept: int) -> dict[int, int]:
-    """Return the other sizes cut to 3 at most, if they stay different from each other."""
-    small = {other: min(other, 3) for other in found if other != kept}
-    return small if len(set(small.values())) == len(small) else {}
+    """Return the other sizes, which ascend, made small: they stay even or odd, and different from each other."""
+    small: dict[int, int] = {}
+    for other in found:
+        if other != kept:
+            small[other] = next(size for size in range(2 + other % 2, other + 1, 2) if size not in small.values())
+    return small
 
 
 COMPLEX = (torch.complex64, torch.complex128)

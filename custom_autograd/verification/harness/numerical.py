@@ -48,7 +48,8 @@ def precision_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> Precisi
     """Return the step and the tolerances for a function at a point.
 
     Raises:
-        NothingToCheckError: the function computes in half precision, where a difference says nothing.
+        NothingToCheckError: the function computes in half precision, where a difference says nothing; or its results
+            have another size a little aside.
     """
     noise = noise_of(function, inputs)
     if noise == 0:
@@ -66,7 +67,7 @@ def noise_of(function: TensorsFunction, inputs: Sequence[Tensor]) -> float:
     directions = [[torch.randn_like(value) for value in inputs] for _ in range(count)]
 
     def largest(size: float) -> float:
-        return max(coarsest, *(_noise(function, inputs, direction, size) for direction in directions))
+        return max(coarsest, *(_noise(function, inputs, direction, size, outputs) for direction in directions))
 
     noise = largest(NOISE_STEP)
     if noise < FINE:
@@ -94,7 +95,13 @@ def _rounding(output: Tensor) -> float:
     return 0.0 if output.dtype in (torch.float64, torch.complex128) else torch.finfo(output.dtype).eps / 2
 
 
-def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequence[Tensor], size: float) -> float:
+def _noise(
+    function: TensorsFunction,
+    inputs: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    size: float,
+    outputs: Sequence[Tensor],
+) -> float:
     """Return the second difference of each output over a small step, relative to the output's size; the largest."""
     pairs = list(zip(inputs, directions, strict=True))
     with torch.no_grad():
@@ -102,6 +109,8 @@ def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequ
             function(*(x.detach() * (1 + ASIDE * step) + sign * size * step for x, step in pairs))
             for sign in (1, 0, -1)
         )
+    if any(y.shape != here.shape for row in (above, middle, below) for y, here in zip(row, outputs, strict=True)):
+        raise NothingToCheckError(ANOTHER_SIZE)
     noises = [
         float(((a - m) - (m - b)).abs().max() / (1 + m.abs().max()))
         for a, m, b in zip(above, middle, below, strict=True)
@@ -109,6 +118,8 @@ def _noise(function: TensorsFunction, inputs: Sequence[Tensor], directions: Sequ
     ]
     return max(noises, default=0.0)
 
+
+ANOTHER_SIZE = "next to the sample, a result has another size; give a sample whose numbers may change a little"
 
 FLOAT64 = Precision(step=1e-6, absolute=1e-6, relative=1e-5)
 """gradcheck's own step; its error is about 1e-10 in float64, so the tolerances leave room."""

@@ -326,13 +326,15 @@ def _run_on_sample(target: Target, check: Check, sample: Sample, label: str) -> 
             return (check, sample), Result(target.name, check.name, label, "error", message, seconds, check.code)
         findings.append(known)
     status, message = _summarise(findings)
-    cause = choose_cause([finding.cause for finding in findings if finding.status == status])
+    causing = [finding for finding in findings if finding.status == status]
+    alone = next((finding for finding in causing if finding.shown), None)
+    cause = choose_cause([finding.cause for finding in ([alone] if alone else causing)])  # shown by a script, alone
     if status == "failed" and not cause:
         cause = _other_number(target, message)
     measures = {name: value for finding in findings for name, value in finding.measures.items()}
     advice = next((finding.advice for finding in findings if finding.advice), "")
     result = Result(target.name, check.name, label, status, message, time.perf_counter() - start, check.code)
-    shown = next((finding.shown for finding in findings if finding.status == status and finding.shown), (check, sample))
+    shown = alone.shown if alone and alone.shown else (check, sample)
     return shown, replace(result, cause=cause, measures=measures, advice=advice)
 
 
