@@ -180,8 +180,8 @@ def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Ch
         if (bounds := ranges[position]) is not None and position not in kept:
             yield _revalue(f"numbers of '{names[position]}'", AT_ENDS, {position: partial(at_ends, bounds=bounds)})
     for text, change, is_whole in VALUE_CHANGES:
-        if target.reference_surrogate and text in NOT_FINITE:
-            continue  # x + (f(x) - x).detach() is nan for an infinite x, whatever f is
+        if target.reference_surrogate and text in (*NOT_FINITE, BOTH_ZEROS):
+            continue  # x + (f(x) - x).detach() is nan for an infinite x, as in 1 / 0, whatever f is
         if is_whole and len(numbers) > 1:
             yield _revalue("numbers", text, {i: within_range(change, ranges[i]) for i in numbers if i not in kept})
         for position in numbers:

@@ -318,11 +318,12 @@ def long_sizes(sample: Sample, length: int) -> Iterator[tuple[str, Sample]]:
 
 
 def cut_sizes(found: Sequence[int], kept: int) -> dict[int, int]:
-    """Return the other sizes, which ascend, made small: they stay even or odd, and different from each other."""
+    """Return the other sizes, which ascend, made small and different: odd ones from 3 on, even ones to powers of 2."""
     small: dict[int, int] = {}
     for other in found:
         if other != kept:
-            small[other] = next(size for size in range(2 + other % 2, other + 1, 2) if size not in small.values())
+            sizes = range(3, other, 2) if other % 2 else (4, 8, 16)
+            small[other] = next((size for size in sizes if size < other and size not in small.values()), other)
     return small
 
 
