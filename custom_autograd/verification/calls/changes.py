@@ -26,6 +26,7 @@ from custom_autograd.verification.calls.numbers import (
     LARGE,
     MASKS,
     NOT_FINITE,
+    OF_VALUES,
     VALUE_CHANGES,
     all_first,
     at_ends,
@@ -201,10 +202,8 @@ def _revalue(what: str, text: str, made: Mapping[int, Callable[[Tensor], Tensor 
             tensors[position] = changed
         return sample.with_tensors(tensors)
 
-    has_gradients = text not in (*NOT_FINITE, AT_ENDS, BOTH_ZEROS)
-    is_at_jump = text == BOTH_ZEROS
     row = Change(what, f"{what} {text}", VALUES, partial(_with, apply))
-    return replace(row, has_gradients=has_gradients, is_at_jump=is_at_jump)
+    return replace(row, has_gradients=text not in OF_VALUES, is_at_jump=text == BOTH_ZEROS)
 
 
 def _dtypes(sample: Sample, names: Sequence[str]) -> Iterator[Change]:

@@ -93,11 +93,15 @@ SMALL = ("a thousandth as large", "a millionth as large")
 NEGATIVE = "1000 times as large, and all negative"
 """Drawn by `explore` alone, which does not compare hidden outputs: derivatives among them may be but rounding there."""
 
-LARGE = ("1000 times as large", "with one that is 1000", "with 1000 added", NEGATIVE)
+FAR_OFF = "with 1000 added"
+
+LARGE = ("1000 times as large", "with one that is 1000", FAR_OFF, NEGATIVE)
 
 NOT_FINITE = ("with a nan", "with an inf", "with a -inf", "with a row of -inf")
 
 BOTH_ZEROS = "with 0 beside -0"
+
+AT_ENDS = "with both ends of its range"
 
 TIES = ("zero", "rounded, with ties")
 
@@ -107,7 +111,7 @@ VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] =
     (NEGATIVE, large_negative, False),  # first: no other check looks at it
     ("20 times as large", lambda x: x * 20, True),
     ("1000 times as large", large, True),
-    ("with 1000 added", far_off, False),
+    (FAR_OFF, far_off, False),
     ("a thousandth as large", lambda x: x * 1e-3, True),
     ("a millionth as large", lambda x: x * 1e-6, True),
     ("zero", torch.zeros_like, True),
@@ -124,6 +128,9 @@ VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] =
     ("with a row of -inf", last_row(float("-inf")), False),
 )
 """Text, change, and whether it is also made to all tensors together. No sign appears that a tensor does not have."""
+
+OF_VALUES = (*NOT_FINITE, FAR_OFF, BOTH_ZEROS, AT_ENDS)
+"""Changes whose gradients are not compared: they may be but rounding, or at a kink."""
 
 OF_ALL = tuple(text for text, _, is_whole in VALUE_CHANGES if is_whole)
 
@@ -246,9 +253,6 @@ def in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Te
         return found if found is not None and is_ordered(found) else None
 
     return changed
-
-
-AT_ENDS = "with both ends of its range"
 
 
 def at_ends(tensor: Tensor, bounds: tuple[float, float]) -> Tensor | None:
