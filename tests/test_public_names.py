@@ -163,7 +163,7 @@ call_on(function, sample)
 copy(sample)
 failed(message, *, cause='')
 measured(**measures)
-run(cases, checks, *, seed=0, on_result=None, on_start=None, is_explained=True)
+run(cases, checks, *, before=None, seed=0, on_result=None, on_start=None, is_explained=True)
 skipped(reason, *, advice='')
 target_of(value)""",
     )

@@ -122,7 +122,13 @@ class Sample:
         self.kept = ()
 
     def named(self, name: str, /) -> "Sample":
-        """Return the same call under a name, which reports show."""
+        """Return the same call under a name, which reports show.
+
+        Raises:
+            CheckError: the name is no text.
+        """
+        refuse = partial(CheckError, "samples")
+        check_type(refuse, "name", name, (str,), "what reports call the sample", example="'large eps'")
         sample = self.map(lambda tensor: tensor)
         sample.name = name
         return sample

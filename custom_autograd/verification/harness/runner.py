@@ -162,7 +162,7 @@ def run(
     cases: Iterable[Case],
     checks: Sequence[Check],
     *,
-    before: Before = Before(),
+    before: Before | None = None,
     seed: int = 0,
     on_result: Callable[[Result], None] | None = None,
     on_start: Callable[[str, Check, str], None] | None = None,
@@ -173,7 +173,7 @@ def run(
     Args:
         cases: targets with their samples.
         checks: in the order in which they run.
-        before: what others found before these.
+        before: what others found before these, in another process.
         seed: equal seeds draw equal numbers; each check on each sample has its own.
         on_result: called with each result as it comes.
         on_start: called with the op, the check, and the label of each sample, before it runs; the label is empty at
@@ -187,6 +187,7 @@ def run(
     begin = on_start or (lambda op, check, label: None)
     cases = tuple(cases)
     for case in cases:
+        before = before or Before()
         findings, fits = before.findings(), before.fits(case.samples)
         passed = {i: before.passed(label_of(sample, i)) for i, sample in enumerate(case.samples)}
         left = _countdown(case.seconds)
