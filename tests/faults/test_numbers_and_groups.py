@@ -5,6 +5,7 @@ from torch import Tensor
 from verdicts import verdict
 
 from custom_autograd import Sample, custom_op
+from custom_autograd.verification.calls import exploration
 from custom_autograd.verification.checks import explore
 
 NAMESPACE = "faults_numbers"
@@ -225,6 +226,7 @@ def _(x, factor):
 
 
 def test_what_is_wrong_first_does_not_hide_another_kind(monkeypatch):
+    monkeypatch.setattr(exploration, "LONGER", 20.0)
     message = explored(twice_wrong, lambda make: [Sample(make(4))], monkeypatch).message
 
     assert ": output 0" in message
