@@ -209,8 +209,9 @@ def bound_by(function: Callable[..., Any]) -> Iterator[Any]:
         yield from (*function.args, *function.keywords.values())
         function = function.func
     owner = getattr(function, "__self__", None)
-    # A function of a module in C has an owner, too: the module, and of torch an object without a state.
-    is_value = isinstance(owner, (Tensor, *CONTAINERS, *PLAIN)) or memory_of(owner)
+    # A function of a module in C has an owner, too: the module, and of torch an object without a state. The `apply` of
+    # a Function is one of C from torch 2.15 on, and its owner the class.
+    is_value = isinstance(owner, (type, Tensor, *CONTAINERS, *PLAIN)) or memory_of(owner)
     if owner is not None and (isinstance(function, MethodType) or is_value):
         yield owner
 
