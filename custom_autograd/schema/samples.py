@@ -125,7 +125,7 @@ class Sample:
         """Return the same call under a name, which reports show.
 
         Raises:
-            CheckError: the name is no text.
+            CheckError: the name is not a string.
         """
         refuse = partial(CheckError, "samples")
         check_type(refuse, "name", name, (str,), "what reports call the sample", example="'large eps'")

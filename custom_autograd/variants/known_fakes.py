@@ -1,4 +1,4 @@
-"""What the fake of an op returned before is known, as long as all that its code reads is as it was.
+"""Caches what the fake of an op returned, as long as everything that its code reads is unchanged.
 
 A fake takes up to 0.1 ms, and a kernel of a variant asks for the metadata of the results in each call.
 """

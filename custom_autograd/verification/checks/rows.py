@@ -305,8 +305,9 @@ class Vmap(Row):
         numbers: dict[str, set[str]] = defaultdict(set)
         for name, other in scalars(target, sample):
             numbers[name].add(f"{name}={other!r}")
+        changes = looker.changes()
         for texts in numbers.values():  # of each argument one other number, dimension or flag
-            others = (change for change in looker.changes() if change.text in texts)
+            others = (change for change in changes if change.text in texts)
             taken = (change for change in others if not looker.look(Case((change,))).reason)
             yield from (Case((change,), ways[0]) for change in itertools.islice(taken, 1))
 

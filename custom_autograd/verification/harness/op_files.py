@@ -134,7 +134,7 @@ def _import_file(path: Path) -> ModuleType:
     package = _import_package_of(path)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file is not None and file.endswith(path.name) and Path(file) == path:  # a Path for each takes long
+        if file is not None and str(file).endswith(path.name) and Path(file) == path:  # a Path for each takes long
             return module
     alone = path.stem if path.stem not in sys.modules else f"{path.parent.name}_{path.stem}"
     name = f"{package}.{path.stem}" if package else alone

@@ -133,7 +133,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What earlier checks found, in a process that ended."""
+    """The results of earlier checks, which ran in a process that has ended."""
 
     checks: Sequence[Check] = ()
     results: Sequence[Result] = ()

@@ -35,7 +35,7 @@ NO_CHECKS, GOES_ON, ENDS = (
     "the checks that follow were run",
     "the checks that follow were not run",
 )
-"""What becomes of the rest."""
+"""What happens to the remaining draws and checks."""
 
 MOST_LINES = 20
 """Lines of faulthandler's output that a report keeps."""
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a process takes over from one that ended.
+    """Where a new process continues after one that ended.
 
     Attributes:
         check: the check to begin with; empty for the first one.
