@@ -99,6 +99,9 @@ class CppRule:
         """Return the source and the function, for messages."""
         return self.kernel.written_in
 
+    def __reduce__(self) -> tuple[Any, ...]:  # which the keys of compile caches read, too: not what native code keeps
+        return type(self), (self.kernel, self.op)
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:  # Any: what the schema declares
         """Return the gradients."""
         found = self.op(*args, **kwargs)

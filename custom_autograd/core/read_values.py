@@ -101,6 +101,8 @@ def state_of(value: Any) -> Iterable[Any] | None:  # Any: as above
         with contextlib.suppress(LookupError):
             return (value.get(),)
         return ()
+    if isinstance(value, CodeType):
+        return (bytes_of(value),)
     if isinstance(value, weakref.ref):
         return (value(),)
     if isinstance(value, Tensor):

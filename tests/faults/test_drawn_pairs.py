@@ -81,7 +81,7 @@ def test_changes_that_other_checks_looked_at_are_not_drawn_alone_again():
     def alone(told):
         looker, seen = looker_of(shifted, torch.randn(4, 3), told=told), []
         looker.tell = seen.append
-        assert [] == list(Explorer(looker).explore())
+        assert [] == list(Explorer(looker, seconds=20.0).explore())
         return {texts[0] for texts in seen if len(texts) == 1}
 
     layouts = {"'x' transposed", "'x' with rows apart"}

@@ -11,6 +11,7 @@ from messages.shown import message, together
 from torch import Tensor
 
 from custom_autograd import GradientError, GradientUnavailable, Sample, custom_op
+from custom_autograd.capabilities.compile_cache import read_rules
 from custom_autograd.core.errors import KernelUnavailable
 from custom_autograd.kernels import KernelWarning, cpp_kernel
 from custom_autograd.kernels.cpp import definitions_in
@@ -193,6 +194,14 @@ class TestInEveryMode:
 
             assert (True, True) == (torch.equal(y, found[0]), torch.equal(x, found[1]))
         assert type(rule._native) is library.module.Boxed
+
+    def test_the_key_of_compile_caches_stays(self, product):
+        before = read_rules(product._record)
+        for _ in range(3):
+            product(make(2), make(2)).sum().backward()
+        after = read_rules(product._record)
+
+        assert ([], before.number()) == (after.unread, after.number())
 
     def test_transposed_inputs(self, product):
         x, y = make(2, 3), make(2, 3)

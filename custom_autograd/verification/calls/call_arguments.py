@@ -71,11 +71,11 @@ and one of 250 is clamped."""
 
 
 def other_integers(target: Target, sample: Sample, value: int) -> set[int]:
-    """Return others for a number; without a reference, which says what is allowed, smaller ones, if nothing points."""
+    """Return others for a number; without a reference, which says what is allowed, near ones, if nothing points."""
     if target.visible_reference is not None:
         return {1, 2, 3, value - 1, value + 1, 2 * value} - {value}
     is_bound = value in sizes_of(sample) or any(map(is_index, sample.tensors()))
-    return {1, value - 1} if value > 1 and not is_bound else set()
+    return {1, value - 1, value + 1} if value > 1 and not is_bound else set()
 
 
 def _position_of(target: Target, name: str) -> int:
@@ -85,8 +85,11 @@ def _position_of(target: Target, name: str) -> int:
 def without_optionals(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield, for each tensor of the sample that an op can do without, what is left out and the rest."""
     for argument in declared_arguments(target):
-        if argument.is_optional and Sample(value_of(target, sample, argument.name)).tensors():
+        value = value_of(target, sample, argument.name)
+        if argument.is_optional and Sample(value).tensors():
             yield f"without '{argument.name}', ", with_value(target, sample, argument.name, None)
+        elif argument.type == "Tensor?[]" and isinstance(value, list) and sum(x is not None for x in value) > 1:
+            yield f"without '{argument.name}[0]', ", with_value(target, sample, argument.name, [None, *value[1:]])
 
 
 def missing_optionals(target: Target, sample: Sample) -> frozenset[str]:

@@ -115,9 +115,9 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
     yield from _scalars(target, sample)
     yield from _broadcasts(sample, names)
     yield from _sizes(target, sample)
+    yield from _integers(target, sample, names)
     yield from _values(target, sample, names)
     yield from _dtypes(sample, names)
-    yield from _integers(target, sample, names)
     yield from _shared(sample, names, written, needs)
 
 

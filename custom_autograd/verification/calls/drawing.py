@@ -62,8 +62,9 @@ def switched(changes: Sequence[Change]) -> Iterator[Case]:
         if one.key != other.key:
             yield Case((one, other))
     zeros = [change for change in changes if change.stage == VALUES and change.text.endswith(ZEROS)]
-    for change, way in itertools.product(zeros, [way for way in WAYS if way.is_derivative]):
-        yield Case((change,), way)  # a division that a mask hides from a first derivative
+    special = [change for change in changes if change.stage == SCALARS and change.text.endswith(("=0.0", "=1.0"))]
+    for change, way in itertools.product([*special, *zeros], [way for way in WAYS if way.is_derivative]):
+        yield Case((change,), way)  # a division that a mask hides from a first derivative, or a branch of one rule
 
 
 def paired(

@@ -82,6 +82,12 @@ def large_negative(tensor: Tensor) -> Tensor | None:
     return -large(tensor).abs() if not tensor.is_complex() and bool((tensor < 0).any()) else None
 
 
+def negated(tensor: Tensor) -> Tensor | None:
+    """Return the numbers with the other sign; None where they have but one."""
+    has_both = not tensor.is_complex() and bool((tensor < 0).any()) and bool((tensor > 0).any())
+    return -tensor if has_both else None
+
+
 def shuffled(tensor: Tensor) -> Tensor:
     """Return the numbers in another order."""
     order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()), device="cpu")
@@ -94,6 +100,10 @@ NEGATIVE = "1000 times as large, and all negative"
 """Drawn by `explore` alone, which does not compare hidden outputs: derivatives among them may be but rounding there."""
 
 FAR_OFF = "with 1000 added"
+
+OTHER_SIGN = "with the other sign"
+
+TWENTY = "20 times as large"
 
 LARGE = ("1000 times as large", "with one that is 1000", FAR_OFF, NEGATIVE)
 
@@ -109,7 +119,8 @@ ZEROS = ("' zero", "numbers zero", "with a row of zeros")
 
 VALUE_CHANGES: tuple[tuple[str, Callable[[Tensor], Tensor | None], bool], ...] = (
     (NEGATIVE, large_negative, False),  # first: no other check looks at it
-    ("20 times as large", lambda x: x * 20, True),
+    (OTHER_SIGN, negated, False),  # of one tensor next to others: a branch by the sign of a product
+    (TWENTY, lambda x: x * 20, True),
     ("1000 times as large", large, True),
     (FAR_OFF, far_off, False),
     ("a thousandth as large", lambda x: x * 1e-3, True),
@@ -297,8 +308,7 @@ def coincidences(sample: Sample, names: Sequence[str]) -> Iterator[tuple[str, Ap
             continue
         change = partial(_put, one=one, other=other, bounds=range_of(tensors[one]))
         yield f"'{names[one]}' with numbers of '{names[other]}'", partial(change, numbers=_ends)
-        if tensors[other].numel() == 1:
-            yield f"'{names[one]}' with halves of '{names[other]}', a power of 2", partial(change, numbers=_halves)
+        yield f"'{names[one]}' with halves of '{names[other]}', a power of 2", partial(change, numbers=_halves)
 
 
 def _ends(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -308,12 +318,13 @@ def _ends(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _halves(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return a power of 2 near the only number, whose reciprocal is exact, and odd halves of it; None for more."""
-    if tensor.numel() != 1:  # another change has made it larger
+    """Return powers of 2, all near the first number, whose reciprocals are exact, and odd halves of that power."""
+    if not tensor.numel():
         return None
-    size = tensor.abs().clamp(min=2.0**-8)
-    power = torch.exp2(size.log2().round()) * torch.where(tensor < 0, -1, 1).to(tensor.dtype)
-    return power, power.reshape(1) * torch.tensor([0.5, 1.5, 2.5], dtype=tensor.dtype, device=tensor.device)
+    first = tensor.reshape(-1)[:1]
+    power = torch.exp2(first.abs().clamp(min=2.0**-8).log2().round())
+    signed = power * torch.where(tensor < 0, -1, 1).to(tensor.dtype)
+    return signed, power * torch.tensor([0.5, 1.5, 2.5], dtype=tensor.dtype, device=tensor.device)
 
 
 def _put(

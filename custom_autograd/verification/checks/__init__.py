@@ -3,6 +3,7 @@
 from custom_autograd.verification.checks.autocast import Autocast
 from custom_autograd.verification.checks.bounds import Bounds, Streams
 from custom_autograd.verification.checks.cache import Cache
+from custom_autograd.verification.checks.call_order import CallOrder
 from custom_autograd.verification.checks.contract import Contract
 from custom_autograd.verification.checks.directional import Complex, Directional
 from custom_autograd.verification.checks.errors import Errors
@@ -11,6 +12,7 @@ from custom_autograd.verification.checks.export import Export
 from custom_autograd.verification.checks.fake import Fake, Symbolic
 from custom_autograd.verification.checks.forward_mode import ForwardMode
 from custom_autograd.verification.checks.gradcheck import Gradcheck, NonDifferentiable
+from custom_autograd.verification.checks.intra_op import IntraOp
 from custom_autograd.verification.checks.kernels import Kernels, Parity
 from custom_autograd.verification.checks.leaks import Leaks
 from custom_autograd.verification.checks.leaving import Determinism, ProcessState, SideEffects
@@ -57,6 +59,8 @@ CHECKS: tuple[Check, ...] = (
     Shapes(),
     Determinism(),
     ProcessState(),
+    CallOrder(),
+    IntraOp(),
     SpecialValues(),
     Uninitialised(),
     Bounds(),

@@ -12,7 +12,15 @@ from custom_autograd.schema.samples import Sample, range_of
 from custom_autograd.verification.calls import sizes
 from custom_autograd.verification.calls.call_arguments import scalars, with_value
 from custom_autograd.verification.calls.directions import find_function, look_along
-from custom_autograd.verification.calls.numbers import OF_ALL, SMALL, VALUE_CHANGES, within_range
+from custom_autograd.verification.calls.numbers import (
+    OF_ALL,
+    OTHER_SIGN,
+    SMALL,
+    TWENTY,
+    VALUE_CHANGES,
+    in_order,
+    within_range,
+)
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses, within_domain
 from custom_autograd.verification.harness.base import (
     PASSED,
@@ -33,7 +41,7 @@ from custom_autograd.verification.harness.differentiable import (
     with_derivatives,
 )
 from custom_autograd.verification.harness.numerical import Precision, along_one, inner, precision_of
-from custom_autograd.verification.harness.sweeps import has_arithmetic
+from custom_autograd.verification.harness.sweeps import has_arithmetic, is_ordered
 from custom_autograd.verification.harness.targets import Target, call_on
 
 
@@ -73,6 +81,7 @@ def _for_want_of_a_reference(target: Target, sample: Sample) -> Iterator[tuple[s
     others = ((f"{name}={other!r}", with_value(target, sample, name, other)) for name, other in scalars(target, sample))
     yield from within_domain(target, sample, others)
     yield from _changed(sample, SMALL[:1])
+    yield from _changed_alone(target, sample)
     if all(x.is_floating_point() or x.is_complex() for x in sample.tensors()):
         found = ((text, resize(sample)) for _, text, resize in sizes.of(target, sample) if text.endswith(TILES))
         for label, variant in within_domain(target, sample, ((text, row) for text, row in found if row is not None)):
@@ -93,9 +102,22 @@ def _changed(sample: Sample, texts: Sequence[str]) -> Iterator[tuple[str, Sample
                 yield text, changed
 
 
+def _changed_alone(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the call with the numbers of one tensor next to the others large, or of the other sign."""
+    tensors = sample.tensors()
+    for position, leaf in enumerate(sample.leaves() if len(tensors) > 1 else ()):
+        for text, change, _ in VALUE_CHANGES:
+            if text in (TWENTY, OTHER_SIGN):
+                moved = _moved(tensors[position], change)
+                if moved is not tensors[position]:
+                    changed = sample.with_tensors([*tensors[:position], moved, *tensors[position + 1 :]])
+                    yield f"numbers of '{target.name_of(leaf)}' {text}", changed
+
+
 def _moved(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Tensor:
     """Return the tensor changed; itself where its numbers are not computed with, or leave the range of the sample."""
     is_number = has_arithmetic(tensor) and tensor.layout == torch.strided
+    change = in_order(change) if is_ordered(tensor) else change
     found = within_range(change, range_of(tensor))(tensor.detach()) if is_number else None
     return tensor if found is None else found.requires_grad_(tensor.requires_grad)
 

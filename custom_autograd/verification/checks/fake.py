@@ -5,13 +5,16 @@ Of symbols it fixes none, and its answer holds at other sizes.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private.symbols import Symbols, symbolic_mode
+from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.calls import layouts
+from custom_autograd.verification.calls.call import Call, begin, run
 from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.harness.agreement import (
     MOST_ELEMENTS,
@@ -36,6 +39,7 @@ from custom_autograd.verification.harness.base import (
     skipped,
 )
 from custom_autograd.verification.harness.comparison import find_untruth
+from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on
@@ -69,6 +73,37 @@ class Fake(Check):
             if label == "as given" and finding.status == "skipped":
                 return
         yield from _check_dtypes(target, sample)
+        yield from _check_device(target, sample)
+
+
+def _check_device(target: Target, sample: Sample) -> Iterator[Finding]:
+    """Call the kernel of all devices and the rules without data, on no device: a tensor of the CPU is refused."""
+    default = target.kernels.get("")
+    if default is None or any(x.layout != torch.strided for x in sample.tensors()):
+        return
+    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x))
+    call = Call(sample.map(lambda x: x.detach().to("meta")), able)
+    for text, make in (
+        ("the default kernel", lambda: begin(target, default, replace(call, needs=frozenset()))),
+        ("a rule", lambda: run(target, target.call, call)),
+    ):
+        with kept_random_state():
+            try:
+                make()
+            except Exception as error:  # noqa: BLE001 - it reads numbers, or refuses it
+                if any(words in str(error) for words in OF_DEVICES):
+                    yield failed(f"on another device than the CPU {text} raises {first_line(error)}", cause=ON_THE_CPU)
+                    return
+    yield PASSED
+
+
+OF_DEVICES = ("to be on the same device", "is not on the expected device", "found two different devices")
+"""What torch says where tensors of several devices meet."""
+
+ON_THE_CPU = (
+    "it makes a tensor on the CPU: give it device=x.device, or use x.new_empty; an op of the CPU alone says so with"
+    " device_types='cpu'"
+)
 
 
 def _check_dtypes(target: Target, sample: Sample) -> Iterator[Finding]:

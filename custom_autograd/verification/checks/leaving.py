@@ -70,10 +70,11 @@ class Determinism(Check):
         state = RandomState.current()
         first = _call_in(target, sample, state)
         is_drawing = state.has_moved()
-        if target.overload is not None and torch.Tag.nondeterministic_seeded not in target.overload.tags:
-            text = "" if is_drawing else _find_drawing(target, sample)
-            if is_drawing or text:
-                yield failed(f"{text}{OF_TORCH if has_generator(sample) else UNDECLARED}")
+        is_given = has_generator(sample)
+        is_declared = target.overload is None or torch.Tag.nondeterministic_seeded in target.overload.tags
+        text = "" if is_drawing or is_declared else _find_drawing(target, sample)
+        if text or (is_drawing and (is_given or not is_declared)):
+            yield failed(f"{text}{OF_TORCH if is_given else UNDECLARED}")
         for _ in range(ROUNDS):
             difference = find_change(_call_in(target, sample, state), first)
             if difference is not None:
@@ -81,9 +82,8 @@ class Determinism(Check):
                 yield failed(f"two equal calls differ: {difference}", cause=cause)
                 return
         if not is_drawing and find_change(_call_in(target, sample, RandomState.seeded(ROUNDS)), first) is not None:
-            yield failed(
-                "its results depend on torch's seed, but it draws nothing: each call gives them again", cause=SEED
-            )
+            text = "its results depend on torch's seed, but it draws nothing: each call gives them again"
+            yield failed(text, cause=SEED)
         yield PASSED
         yield _after_another_call(target, sample, state, first)
         yield _gradients(target, sample)

@@ -4,8 +4,11 @@ What is written to is declared, what is declared is written to, and nothing is s
 distinguished.
 """
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,8 +40,15 @@ from custom_autograd.verification.harness.targets import Target, call_on, dense
 from custom_autograd.verification.harness.tracing import SPARSE
 
 
+@dataclass(frozen=True)
 class SchemaCheck(Check):
-    """Writes by version counter and by bytes, shared memory by address: NumPy and data_ptr() hide from the first."""
+    """Writes by version counter and by bytes, shared memory by address: NumPy and data_ptr() hide from the first.
+
+    Attributes:
+        samples: all those of the op: what is written to may keep its value in one of them.
+    """
+
+    samples: tuple[Sample, ...] = ()
 
     name = "schema"
     code = "F02"
@@ -47,6 +57,11 @@ class SchemaCheck(Check):
     purpose = (
         "no undeclared writes, no unwritten declared arguments, no shared memory, no pointwise tag that does not hold"
     )
+
+    def among(self, target: Target, samples: Sequence[Sample]) -> Check:
+        """Return the check with these samples."""
+        del target
+        return replace(self, samples=tuple(samples))
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding per layout and size, then one per argument declared as written to."""
@@ -60,7 +75,7 @@ class SchemaCheck(Check):
             finding = _check_variant(target, variant, label)
             if finding.status != "skipped" or not (label.startswith(VARIED) or "=" in label):
                 yield finding
-        yield from _check_declared(target, sample)
+        yield from _check_declared(target, sample, self.samples)
         yield from _check_grads(target, sample)
         yield from _check_pointwise(target, sample)
 
@@ -174,25 +189,37 @@ def _check_grads(target: Target, sample: Sample) -> Iterator[Finding]:
     yield failed(f"the call sets the .grad of {quote(filled)}: {advice}") if filled else PASSED
 
 
-def _check_declared(target: Target, sample: Sample) -> Iterator[Finding]:
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor * factor if has_arithmetic(tensor) else tensor
+
+
+def _check_declared(target: Target, sample: Sample, samples: Sequence[Sample]) -> Iterator[Finding]:
     """Yield a failure for a declared argument that no variant writes to: it costs a copy in compiled graphs."""
     if not target.is_mutating:
         return
-    changes = (lambda x: x, lambda x: x * -3.7 if has_arithmetic(x) else x)
+    written = _written(target, sample)
+    present = {target.argument_of(leaf).name for leaf in sample.leaves() if leaf.tensor.numel()}
+    declared = {argument.name for argument in target.arguments if argument.is_mutated} & present
+    if not declared <= written:
+        for other in samples:
+            with contextlib.suppress(Exception):  # that sample has findings of its own
+                written |= _written(target, other)
+    for name in sorted(declared):
+        yield PASSED if name in written else failed(f"'{name}' is declared as written to, but keeps its value")
+
+
+def _written(target: Target, sample: Sample) -> set[str]:
+    """Return the arguments that change in a call, also with other numbers: a histogram only counts what fits."""
     written: set[str] = set()
-    for change in changes:
-        variant = copy(sample).map(change)
+    for factor in (1.0, -3.7, 0.1, 0.0):
+        variant = copy(sample).map(partial(_scaled, factor=factor))
         before = copy(variant).tensors()
         with torch.no_grad():
             call_on(target.full, variant)
         pairs = zip(variant.leaves(), before, strict=True)
         changed = (leaf for leaf, old in pairs if not is_same(dense(leaf.tensor), dense(old)))
         written |= {target.argument_of(leaf).name for leaf in changed}
-    present = {target.argument_of(leaf).name for leaf in sample.leaves() if leaf.tensor.numel()}
-    for argument in target.arguments:
-        if argument.is_mutated and argument.name in present:
-            is_written = argument.name in written
-            yield PASSED if is_written else failed(f"'{argument.name}' is declared as written to, but keeps its value")
+    return written
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:

@@ -300,11 +300,21 @@ def _from_schema(call: Function, record: OpRecord, schema: Schema) -> Target:
         source=functools.partial(source_of, record),
     )
     rule = record.registrations.get(ReferenceRule)
-    return (
-        target
-        if rule is None
-        else replace(target, reference=completing(target.complete, repeatable(schema, rule.function)))
-    )
+    if rule is not None:
+        return replace(target, reference=completing(target.complete, repeatable(schema, rule.function)))
+    plain = target.reference
+    if reference is None or plain is None or _has_defaults_of(schema, reference):
+        return target
+    whole = completing(target.complete, plain)
+    kernels = {key: whole if kernel is plain else kernel for key, kernel in target.kernels.items()}
+    return replace(target, reference=whole, kernels=kernels)
+
+
+def _has_defaults_of(schema: Schema, function: Function) -> bool:
+    """Return False if a function lacks a default of its schema, which the author wrote."""
+    parameters = inspect.signature(function).parameters
+    needed = {name for name, row in parameters.items() if row.default is inspect.Parameter.empty}
+    return not any(row.has_default and row.name in needed for row in schema.arguments)
 
 
 def _from_definition(definition: verification.Definition) -> Target:

@@ -2,12 +2,14 @@
 
 import contextlib
 import faulthandler
+import io
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +17,7 @@ from custom_autograd.core.locations import format_location
 from custom_autograd.kernels.compilers import end_of
 from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
+from custom_autograd.verification.checks.call_order import CallOrder, first_calls
 from custom_autograd.verification.checks.explore import Explore
 from custom_autograd.verification.harness import runner
 from custom_autograd.verification.harness.base import Check
@@ -247,6 +250,7 @@ def perform(
     names = [check.name for check in checks]
     first = names.index(resumed.check) + resumed.is_done if resumed.check else 0
     own = [replace(row, lost=resumed.lost, tell=tell) if isinstance(row, Explore) else row for row in checks[first:]]
+    own = [_with_first_calls(row, case, seed) for row in own]
     report = runner.run(
         [case],
         own,
@@ -257,6 +261,23 @@ def perform(
         is_explained=not is_noting,
     )
     tell(dict(report.sources))
+
+
+def _with_first_calls(check: Check, case: runner.Case, seed: int) -> Check:
+    """Return the check `CallOrder` with what its calls give in a process that begins with them; others as they are."""
+    if not isinstance(check, CallOrder) or not is_sound():
+        return check
+    sent: list[Any] = []  # Any: bytes, as `work` sends them
+
+    def work(tell: Callable[[object], None]) -> None:
+        for row in first_calls(case.target, case.samples, seed):
+            file = io.BytesIO()
+            torch.save(row, file)
+            tell(file.getvalue())
+
+    with contextlib.suppress(CannotForkError):
+        run_forked(work, sent.append)
+    return replace(check, first=dict(torch.load(io.BytesIO(row), weights_only=True) for row in sent))
 
 
 def noting(target: Target, note: Callable[[Sample], None]) -> Target:

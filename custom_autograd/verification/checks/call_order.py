@@ -1,0 +1,137 @@
+"""Calls that begin a process give what they give after other calls: what is kept between calls has the right key."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import kept_random_state
+from custom_autograd.verification.calls.call import Call, Outcome, kept, run
+from custom_autograd.verification.calls.call_arguments import scalars, with_value
+from custom_autograd.verification.calls.numbers import casts
+from custom_autograd.verification.calls.sizes import jittered
+from custom_autograd.verification.harness import settings
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
+from custom_autograd.verification.harness.comparison import find_difference, is_same
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.sweeps import copy, free_sizes, has_arithmetic, representatives, resized
+from custom_autograd.verification.harness.targets import Target
+
+MOST_SAMPLES = 2
+MOST_OF_A_SCALAR = 2
+MOST_SECONDS = 1.0
+"""CPU time of the calls of one sample in the other process, s."""
+ROUNDED = {torch.float64: 1e-4, torch.complex128: 1e-4}
+"""Part of the tolerance within which equal calls in two processes agree: memory may be aligned otherwise."""
+PART = 0.1
+"""The same for other dtypes."""
+
+CAUSE = "what is kept between calls has a key that lacks what it depends on: a number, a dtype, a size, the values"
+BY = "by the same call in a process that makes these calls in another order"
+OTHER_PROCESS = (
+    "it compares with calls in another process, which starts where a fork is sound (Linux, isolated=True, no"
+    " accelerator in use, no other thread at work)"
+)
+
+Key = tuple[str, int]
+"""The call in words, and a number made of what its tensors hold."""
+
+
+@dataclass(frozen=True)
+class CallOrder(Check):
+    """The sample with one thing changed at a time, in a process that begins with the last change.
+
+    Attributes:
+        first: what these calls give there; None without such a process.
+    """
+
+    first: Mapping[Key, Outcome] | None = None
+
+    name = "call_order"
+    code = "F19"
+    group = "values"
+    most_samples = MOST_SAMPLES
+    needs = ("determinism",)
+    purpose = "a call gives the same first in a process as after others: nothing is kept under too short a key"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each call that the op takes in both processes."""
+        if self.first is None:
+            raise NothingToCheckError(OTHER_PROCESS)
+        if settings.is_random(target, sample):
+            raise NothingToCheckError("it draws random numbers")
+        for text, changed in calls_of(target, sample):
+            expected = self.first.get(_key(text, changed))
+            found = None if expected is None else _outcome(target, changed)
+            if expected is None or found is None or found.keys() != expected.keys():
+                continue
+            again = _outcome(target, changed)
+            is_exact = again is not None and all(is_same(y, again[name]) for name, y in found.items())
+            for name, y in found.items():
+                part = ROUNDED.get(y.dtype, PART) if is_exact else 1.0
+                difference = find_difference([y], [expected[name]], names=[name], factor=part)
+                if difference is not None:
+                    yield failed(f"{text}: {difference.message} {BY}", cause=CAUSE)
+                    return
+            yield PASSED
+
+
+def first_calls(target: Target, samples: Sequence[Sample], seed: int) -> Iterator[tuple[Key, dict[str, torch.Tensor]]]:
+    """Yield what the calls of `CallOrder` give, the last one first, in a process that has not called the op."""
+    chosen = representatives([(i, one) for i, one in enumerate(samples) if one.error is None], MOST_SAMPLES)
+    for _, sample in reversed(chosen):
+        with settings.isolated(seed), settings.kept(), torch.inference_mode(False), torch.enable_grad():
+            start = time.process_time()
+            for text, changed in reversed(list(calls_of(target, sample))):
+                if time.process_time() - start > MOST_SECONDS:
+                    break
+                found = _outcome(target, changed)
+                if found is not None:
+                    yield _key(text, changed), found
+
+
+def calls_of(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the sample, then with other numbers, another size, other dtypes and scalars; the op is not called.
+
+    The other process begins with the last one. Of two calls with one key that lacks a part, the later one is wrong: so
+    what a change leaves as it is must not have come before it there, but for the scalars.
+    """
+    sample = sample.map(torch.Tensor.detach)
+    changes: dict[str, Callable[[Sample], Sample | None]] = {}
+    if any(map(has_arithmetic, sample.tensors())):
+        changes["numbers half as large"] = lambda given: given.map(lambda x: x / 2 if has_arithmetic(x) else x)
+    for size in sorted(free_sizes(sample)):
+        changes[f"size {size} -> {size + 2}"] = partial(resized, sizes={size: size + 2})
+    changes |= {text: cast for _, text, cast in casts(sample)}
+    for name, others in itertools.groupby(scalars(target, sample), key=operator.itemgetter(0)):
+        for _, other in reversed([*itertools.islice(others, MOST_OF_A_SCALAR)]):  # of -x and another one, that is last
+            changes[f"{name}={other!r}"] = partial(with_value, target, name=name, value=other)
+    yield "as given", copy(sample)
+    for text, change in changes.items():
+        with contextlib.suppress(Exception):  # an object of the call that cannot be changed
+            changed = change(copy(sample))
+            if changed is not None:
+                yield text, changed.map(jittered) if text.startswith("size ") else changed
+
+
+def _outcome(target: Target, sample: Sample) -> dict[str, torch.Tensor] | None:
+    """Return values and gradients, or values if there are no gradients; None if the op refuses the call."""
+    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided)
+    for needs in (able, frozenset[int]()):
+        with contextlib.suppress(Exception), kept_random_state():
+            return kept(run(target, target.call, Call(copy(sample), needs)))
+    return None
+
+
+def _key(text: str, sample: Sample) -> Key:
+    numbers = (repr(x.detach().to_dense().flatten().tolist()).encode() for x in sample.tensors())
+    return f"{text} {sample}", zlib.crc32(b" ".join(numbers))

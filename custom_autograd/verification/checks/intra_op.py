@@ -1,0 +1,104 @@
+"""Calls that are large enough to be shared among torch's threads give what one thread gives."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from custom_autograd.schema.samples import Sample
+from custom_autograd.values.random_state import kept_random_state
+from custom_autograd.verification.calls.call import Call, Outcome, find_change, kept, run
+from custom_autograd.verification.calls.sizes import jittered
+from custom_autograd.verification.harness import settings
+from custom_autograd.verification.harness.agreement import is_within_domain, to_double
+from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
+from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, resized
+from custom_autograd.verification.harness.targets import Target
+
+ELEMENTS = 2**19
+"""Of the largest tensor; parallel loops of torch, and `for_rows`, share out 32,768 elements at a time."""
+
+FEW = 2**14
+"""Elements of the call that tells how long the large one would take."""
+
+MOST_SECONDS = 0.25
+"""CPU time that one large call may be expected to take, s."""
+
+THREADS, ROUNDS = 4, 2
+CAUSE = "threads of one loop write to the same element, or their parts are not put together"
+
+
+class IntraOp(Check):
+    """One size at a time made so large that the call has half a million elements, with one thread and with four."""
+
+    name = "intra_op"
+    code = "F20"
+    group = "values"
+    most_samples = 1
+    needs = ("determinism",)
+    purpose = "a call that torch shares among its threads gives what one thread gives, forward and backward"
+
+    def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
+        """Yield one finding for each size that can be made large."""
+        if settings.is_random(target, sample):
+            raise NothingToCheckError("it draws random numbers")
+        is_any = False
+        for text, large in _large_calls(target, sample):
+            with _threads(1):
+                expected = _outcome(target, large)
+            if expected is None:
+                continue
+            is_any = True
+            with _threads(THREADS):
+                outcomes = [_outcome(target, large) for _ in range(ROUNDS)]
+            differences = [find_change(found, expected) for found in outcomes if found is not None]
+            difference = next(filter(None, differences), None)
+            where = f"{text}: with {THREADS} of torch's threads, {difference} with one"
+            yield PASSED if difference is None else failed(where, cause=CAUSE)
+        if not is_any:
+            raise NothingToCheckError("no size can be made large enough, or a call would take long")
+
+
+def _large_calls(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
+    """Yield the calls with one large size that take no longer than a moment, by what a smaller one takes."""
+    for size in sorted(free_sizes(sample, has_judge=target.reference is not None)):
+        per_size = elements_of(sample, {size: size}) / size
+        few, many = (round(elements / per_size) for elements in (FEW, ELEMENTS))
+        smaller = _with_size(target, sample, size, few)
+        if smaller is None or _outcome(target, smaller) is None:
+            continue
+        start = time.process_time()
+        _outcome(target, smaller)
+        if (time.process_time() - start) * many / few < MOST_SECONDS:
+            large = _with_size(target, sample, size, many)
+            if large is not None:
+                yield f"size {size} -> {many}", large
+
+
+def _with_size(target: Target, sample: Sample, size: int, other: int) -> Sample | None:
+    found = resized(sample, {size: other}, has_judge=target.reference is not None).map(jittered)
+    return found if elements_of(found, {}) <= 2 * ELEMENTS and is_within_domain(target, sample, found) else None
+
+
+def _outcome(target: Target, sample: Sample) -> Outcome | None:
+    """Return values and gradients in float64, or as far as the op takes it; None if it refuses the call."""
+    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided)
+    for given in (sample.map(to_double), sample):
+        for needs in (able, frozenset[int]()):
+            with contextlib.suppress(Exception), kept_random_state():
+                return kept(run(target, target.call, Call(copy(given), needs)))
+    return None
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
