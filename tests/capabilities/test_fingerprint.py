@@ -436,6 +436,11 @@ class Pair(NamedTuple):
         return self.a * 2
 
 
+class Quoted(NamedTuple):
+    a: "Tensor"
+    b: "Tensor"
+
+
 class TestWhatItReaches:
     @pytest.mark.parametrize(
         "reference",
@@ -508,3 +513,11 @@ class TestWhatItReaches:
         monkeypatch.setattr(Pair, "scaled", lambda pair: pair.a * 3)
 
         assert before != fingerprint(op._record)
+
+    def test_annotations_in_quotes(self):
+        def reference(pair: Quoted) -> Tensor:
+            return pair.a * 2
+
+        op = custom_op("fingerprint::of_quoted", reference, reference=True)
+
+        assert [] == read_rules(op._record).unread

@@ -15,7 +15,10 @@ from custom_autograd.verification.checks import explore
 from custom_autograd.verification.processes import running
 from custom_autograd.verification.processes.process import CannotForkError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only"),
+    pytest.mark.skipif(sys.gettrace() is not None, reason="under a tracer nothing is forked, and a crash is one"),
+]
 
 CALLS = []
 
