@@ -110,8 +110,8 @@ def test_a_part_that_threads_lose_is_found():
     result = verdict("intra_op", lambda make: [Sample(make(3, 5))])(losing)
 
     assert "failed" == result.status
-    assert "size 3 -> 104858: with 4 of torch's threads, output 0 = " in result.message
-    assert "size 5 -> 174763: with 4 of torch's threads, output 0 = " in result.message
+    assert "size 3 -> 52429: with 4 of torch's threads, output 0 = " in result.message
+    assert "size 5 -> 87381: with 4 of torch's threads, output 0 = " in result.message
 
 
 def test_parts_that_threads_add_pass():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 
@@ -19,21 +20,21 @@ from custom_autograd.verification.harness.differentiable import can_have_gradien
 from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 
-ELEMENTS = 2**19
+ELEMENTS = 2**18
 """Of the largest tensor; parallel loops of torch, and `for_rows`, share out 32,768 elements at a time."""
 
-FEW = 2**14
-"""Elements of the call that tells how long the large one would take."""
+STEPS = (2**9, 2**13)
+"""Elements of the calls that tell how long a larger one would take."""
 
-MOST_SECONDS = 0.25
-"""CPU time that one large call may be expected to take, s."""
+MOST_SECONDS = 0.2
+"""CPU time that the large call, forward and backward, may be expected to take, s."""
 
 THREADS, ROUNDS = 4, 2
 CAUSE = "threads of one loop write to the same element, or their parts are not put together"
 
 
 class IntraOp(Check):
-    """One size at a time made so large that the call has half a million elements, with one thread and with four."""
+    """One size at a time made so large that a call has 262,144 elements, with one thread and with four."""
 
     name = "intra_op"
     code = "F20"
@@ -64,19 +65,22 @@ class IntraOp(Check):
 
 
 def _large_calls(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the calls with one large size that take no longer than a moment, by what a smaller one takes."""
+    """Yield the calls with one large size that take no longer than a moment, by what smaller ones take."""
     for size in sorted(free_sizes(sample, has_judge=target.reference is not None)):
         per_size = elements_of(sample, {size: size}) / size
-        few, many = (round(elements / per_size) for elements in (FEW, ELEMENTS))
-        smaller = _with_size(target, sample, size, few)
-        if smaller is None or _outcome(target, smaller) is None:
-            continue
-        start = time.process_time()
-        _outcome(target, smaller)
-        if (time.process_time() - start) * many / few < MOST_SECONDS:
-            large = _with_size(target, sample, size, many)
-            if large is not None:
-                yield f"size {size} -> {many}", large
+        sizes = [max(2, round(elements / per_size)) for elements in (*STEPS, ELEMENTS)]
+        larger = None
+        for other, following in itertools.pairwise(sizes):
+            smaller = _with_size(target, sample, size, other)
+            start = time.process_time()
+            if smaller is None or _outcome(target, smaller) is None:
+                break
+            if (time.process_time() - start) * following / other > MOST_SECONDS:
+                break
+            larger = following
+        large = _with_size(target, sample, size, sizes[-1]) if larger == sizes[-1] else None
+        if large is not None:
+            yield f"size {size} -> {sizes[-1]}", large
 
 
 def _with_size(target: Target, sample: Sample, size: int, other: int) -> Sample | None:
