@@ -15,7 +15,6 @@ from custom_autograd.verification.harness import op_files
 CORPUS = Path(__file__).parents[1] / "corpus" / "unseen"
 
 MISSED = {
-    "column_sums_add_from_all_threads": "updates are lost only where there are many rows, and rarely",
     "gaussian_window_calls_expf": "2e-8 in float64 is allowed: a correct kernel may keep a statistic in float32",
     "hadamard_shares_its_scratch_row": "rows as short as those of the samples are done before another thread begins",
 }
@@ -74,4 +73,4 @@ def test_a_correct_op_passes(path):
 def test_the_faults_that_are_missed_exist_and_are_few():
     faults = {path.stem for path in (CORPUS / "faults").glob("[!_]*.py")}
 
-    assert (50, 3) == (len(faults), len(faults & MISSED.keys()))
+    assert (50, 2) == (len(faults), len(faults & MISSED.keys()))
