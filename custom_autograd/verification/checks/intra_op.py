@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Iterable, Iterator
 
@@ -20,14 +19,14 @@ from custom_autograd.verification.harness.differentiable import can_have_gradien
 from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 
-ELEMENTS = 2**18
-"""Of the largest tensor; parallel loops of torch, and `for_rows`, share out 32,768 elements at a time."""
-
-STEPS = (2**9, 2**13)
-"""Elements of the calls that tell how long a larger one would take."""
+STEPS = tuple(2**power for power in range(10, 19, 2))
+"""Elements of the largest tensor of calls that are made before the last one; what grows with a square ends early."""
 
 MOST_SECONDS = 0.2
-"""CPU time that the large call, forward and backward, may be expected to take, s."""
+"""CPU time that a call four times as large, forward and backward, may be expected to take, s.
+
+Parallel loops of torch, and `for_rows`, share out 32,768 elements at a time.
+"""
 
 THREADS, ROUNDS = 4, 2
 CAUSE = "threads of one loop write to the same element, or their parts are not put together"
@@ -68,24 +67,23 @@ def _large_calls(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]
     """Yield the calls with one large size that take no longer than a moment, by what smaller ones take."""
     for size in sorted(free_sizes(sample, has_judge=target.reference is not None)):
         per_size = elements_of(sample, {size: size}) / size
-        sizes = [max(2, round(elements / per_size)) for elements in (*STEPS, ELEMENTS)]
-        larger = None
-        for other, following in itertools.pairwise(sizes):
-            smaller = _with_size(target, sample, size, other)
-            start = time.process_time()
-            if smaller is None or _outcome(target, smaller) is None:
-                break
-            if (time.process_time() - start) * following / other > MOST_SECONDS:
-                break
-            larger = following
-        large = _with_size(target, sample, size, sizes[-1]) if larger == sizes[-1] else None
-        if large is not None:
-            yield f"size {size} -> {sizes[-1]}", large
+        sizes = [max(2, round(elements / per_size)) for elements in STEPS]
+        if all(_is_quick(target, _with_size(target, sample, size, other)) for other in sizes[:-1]):
+            large = _with_size(target, sample, size, sizes[-1])
+            if large is not None:
+                yield f"size {size} -> {sizes[-1]}", large
+
+
+def _is_quick(target: Target, sample: Sample | None) -> bool:
+    """Return True if a call four times as large would take a moment; False if the op refuses it."""
+    start = time.process_time()
+    is_taken = sample is not None and _outcome(target, sample) is not None
+    return is_taken and 4 * (time.process_time() - start) < MOST_SECONDS
 
 
 def _with_size(target: Target, sample: Sample, size: int, other: int) -> Sample | None:
     found = resized(sample, {size: other}, has_judge=target.reference is not None).map(jittered)
-    return found if elements_of(found, {}) <= 2 * ELEMENTS and is_within_domain(target, sample, found) else None
+    return found if elements_of(found, {}) <= 2 * STEPS[-1] and is_within_domain(target, sample, found) else None
 
 
 def _outcome(target: Target, sample: Sample) -> Outcome | None:
