@@ -172,6 +172,18 @@ def test_fake_that_makes_a_constant_of_an_integer_fails():
     assert "the fake kernel or a rule makes a constant of 'n'" == result.cause
 
 
+@custom_op("faults_recompilation::of_int", schema="(Tensor x, int n) -> Tensor", reference=True)
+def of_int(x, n):
+    return x * n
+
+
+def test_an_integer_that_the_schema_fixes_fails():
+    result = verdict("recompilation", [Sample(torch.ones(3), 2)])(of_int)
+
+    assert "3 values of 'n' compile 3 graphs, where the reference needs 2" in result.message
+    assert "the schema says 'int n', which compiled code makes a constant of: write 'SymInt n'" == result.cause
+
+
 def test_constant_that_torch_makes_of_a_float_is_not_blamed():
     assert "passed" == result_of(factor, Sample(torch.ones(5), k=1.5)).status
 

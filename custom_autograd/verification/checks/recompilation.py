@@ -1,5 +1,6 @@
 """How often torch.compile compiles again: once for another size, never for a call that it has seen."""
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -231,8 +232,15 @@ def _check_number(target: Target, name: str, value: object, calls: Sequence[Samp
     due = _due(target, calls) if is_counted else None
     if due is not None and trial.graphs > due:
         text = f"{len(calls)} values of '{name}' compile {trial.graphs} graphs, where the reference needs {due}"
-        return failed(text, cause=f"the fake kernel or a rule makes a constant of '{name}'")
+        return failed(text, cause=_why_constant(target, name))
     return _check_again(trial, calls)
+
+
+def _why_constant(target: Target, name: str) -> str:
+    record = record_of(target)
+    if record is not None and re.search(rf"\bint {re.escape(name)}\b", record.declaration.schema.text):
+        return f"the schema says 'int {name}', which compiled code makes a constant of: write 'SymInt {name}'"
+    return f"the fake kernel or a rule makes a constant of '{name}'"
 
 
 def _due(target: Target, calls: Sequence[Sample]) -> int | None:
