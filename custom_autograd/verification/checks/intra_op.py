@@ -16,6 +16,7 @@ from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import is_within_domain, to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.dispatching import device_type_of
 from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, resized
 from custom_autograd.verification.harness.targets import Target
 
@@ -44,6 +45,8 @@ class IntraOp(Check):
 
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Yield one finding for each size that can be made large."""
+        if device_type_of(sample) != "cpu":
+            raise NothingToCheckError("torch's threads share calls on the CPU alone")
         if settings.is_random(target, sample):
             raise NothingToCheckError("it draws random numbers")
         is_any = False
