@@ -118,6 +118,36 @@ def test_parts_that_threads_add_pass():
     assert "passed" == verdict("intra_op", lambda make: [Sample(make(3, 5))])(adding).status
 
 
+@custom_op(f"{NAMESPACE}::gathering")
+def gathering(x: Tensor, source: Tensor, count: int = 1) -> Tensor:
+    return shared_among_threads(x[source], loses_one=True)
+
+
+gathering.register_fake(lambda x, source, count: x.new_empty(()))
+
+
+@gathering.register_backward
+def _(grad, x, source):
+    return {"x": torch.zeros_like(x).index_add_(0, source, grad.expand(source.shape[0], *x.shape[1:]))}
+
+
+@pytest.mark.parametrize(
+    ("source", "count", "size"),
+    [
+        pytest.param([2, 0, 1, 2, 1], 1, 5, id="positions"),
+        pytest.param([0, 1, 1, 2, 3], 1, 0, id="offsets"),
+        pytest.param([2, 1], 1, 0, id="lengths"),
+        pytest.param([2, 0, 1, 2, 1], 5, 0, id="a number"),
+    ],
+)
+def test_positions_are_repeated_but_offsets_and_lengths_are_not(source, count, size):
+    sample = Sample(torch.ones(3, 4), torch.tensor(source), count)
+
+    result = verdict("intra_op", [sample])(gathering)
+
+    assert (f"size {size} -> 262144: with 4 of torch's threads" in result.message) == bool(size)
+
+
 @pytest.mark.parametrize("given", [(), (3,)], ids=str)
 def test_the_number_of_threads_stays(given):
     before = torch.get_num_threads()

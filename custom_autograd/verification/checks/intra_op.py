@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
 from custom_autograd.values.random_state import kept_random_state
@@ -17,7 +18,7 @@ from custom_autograd.verification.harness.agreement import is_within_domain, to_
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, resized
+from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, is_index, resized, sizes_of
 from custom_autograd.verification.harness.targets import Target
 
 STEPS = tuple(2**power for power in range(10, 19, 2))
@@ -68,8 +69,8 @@ class IntraOp(Check):
 
 def _large_calls(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
     """Yield the calls with one large size that take no longer than a moment, by what smaller ones take."""
-    for size in sorted(free_sizes(sample, has_judge=target.reference is not None)):
-        per_size = elements_of(sample, {size: size}) / size
+    for size in sorted(free_sizes(sample, has_judge=target.reference is not None) | _repeatable_sizes(sample)):
+        per_size = max((x.numel() for x in sample.tensors() if size in x.shape), default=1) / size
         sizes = [max(2, round(elements / per_size)) for elements in STEPS]
         if all(_is_quick(target, _with_size(target, sample, size, other)) for other in sizes[:-1]):
             large = _with_size(target, sample, size, sizes[-1])
@@ -77,15 +78,38 @@ def _large_calls(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]
                 yield f"size {size} -> {sizes[-1]}", large
 
 
+def _repeatable_sizes(sample: Sample) -> frozenset[int]:
+    """Return the sizes of tensors of positions, which may be repeated: no offsets, which ascend, and no lengths."""
+    numbers = {value for value in (*sample.args, *sample.kwargs.values()) if type(value) is int}
+    found, kept = set[int](), set(numbers)
+    for x in filter(is_index, sample.tensors()):
+        flat = x.detach().reshape(-1)
+        is_sorted = bool((flat[1:] >= flat[:-1]).all())
+        is_kept = is_sorted or int(flat.sum()) in sizes_of(sample) - {*x.shape}
+        (kept if is_kept else found).update(x.shape)
+    return frozenset(found - kept - {0, 1})
+
+
+def _repeated(tensor: Tensor, size: int, other: int) -> Tensor:
+    for dim, found in enumerate(tensor.shape):
+        if found == size:
+            tensor = tensor.index_select(dim, torch.arange(other, device=tensor.device) % size)
+    return tensor
+
+
 def _is_quick(target: Target, sample: Sample | None) -> bool:
     """Return True if a call four times as large would take a moment; False if the op refuses it."""
-    start = time.process_time()
-    is_taken = sample is not None and _outcome(target, sample) is not None
-    return is_taken and 4 * (time.process_time() - start) < MOST_SECONDS
+    with _threads(1):  # others would spin while they wait
+        start = time.process_time()
+        is_taken = sample is not None and _outcome(target, sample) is not None
+        return is_taken and 4 * (time.process_time() - start) < MOST_SECONDS
 
 
 def _with_size(target: Target, sample: Sample, size: int, other: int) -> Sample | None:
-    found = resized(sample, {size: other}, has_judge=target.reference is not None).map(jittered)
+    if size in _repeatable_sizes(sample):
+        found = sample.map(lambda x: jittered(_repeated(x.detach(), size, other)))
+    else:
+        found = resized(sample, {size: other}, has_judge=target.reference is not None).map(jittered)
     return found if elements_of(found, {}) <= 2 * STEPS[-1] and is_within_domain(target, sample, found) else None
 
 
