@@ -247,3 +247,29 @@ def test_an_error_is_met_although_the_tensors_of_the_sample_require_gradients():
     (result,) = bounded_.check(samples, checks=["errors"], isolated=False, raise_on_failure=False).results
 
     assert "passed" == result.status
+
+
+@custom_op(f"{NAMESPACE}::peaks", outputs=("out", "place"), hidden="place", non_differentiable="place")
+def peaks(x: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    if x.shape[-1] % window:
+        raise ValueError("faults_branches::peaks: 'window' must divide the last dimension")
+    found = x.unflatten(-1, (-1, window)).max(-1)
+    return found.values, found.indices.to(torch.uint8)
+
+
+@peaks.register_fake
+def _(x, window):
+    shape = (*x.shape[:-1], x.shape[-1] // window)
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.uint8)
+
+
+@peaks.register_backward
+def _(grad_out, place, window):
+    found = grad_out.new_zeros(*grad_out.shape, window)
+    return {"x": found.scatter(-1, place.long().unsqueeze(-1), grad_out.unsqueeze(-1)).flatten(-2)}
+
+
+def test_a_place_that_8_bits_do_not_hold_is_found(monkeypatch):
+    found = explored(peaks, lambda make: [Sample(make(3, 12), 4)], monkeypatch)
+
+    assert "size 12 -> 1025, window=1025: the gradient of 'x' along a direction is" in found.message

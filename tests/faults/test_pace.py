@@ -9,7 +9,7 @@ from verdicts import verdict
 
 from custom_autograd import custom_op
 from custom_autograd.schema.samples import Sample
-from custom_autograd.verification.harness import agreement
+from custom_autograd.verification.harness import pace
 
 
 @custom_op("faults_pace::halved", reference=True)
@@ -27,7 +27,7 @@ def _(x):
 
 @each("check, shape", [("schema", (4, 4)), ("fake", (4, 4)), ("sizes", (4, 4)), ("low_precision", (4, 3))])
 def test_a_size_at_which_a_call_would_take_long_is_left_out(check, shape, monkeypatch):
-    monkeypatch.setattr(agreement, "MOST_SECONDS", 0.5)
+    monkeypatch.setattr(pace, "MOST_SECONDS", 0.5)
     result = verdict(check, [Sample(torch.ones(shape))])(halved)
 
     assert "passed" == result.status

@@ -229,7 +229,8 @@ def _scalars(target: Target, sample: Sample) -> Iterator[Change]:
     for row in target.arguments:
         value = value_of(target, sample, row.name)
         if type(value) is int and row.name not in sample.kept:
-            for other in sorted(call_arguments.other_integers(target, sample, value)):
+            others = sorted(call_arguments.other_integers(target, sample, value))
+            for other in (*others, *([sizes.LONG] if others else [])):  # a window as long as a long tensor
                 yield _replaced(target, row.name, other)
     for argument in declared_arguments(target):
         if argument.name in sample.kept:

@@ -14,6 +14,7 @@ from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import Case
 from custom_autograd.verification.calls.changes import COTANGENTS, NEEDS, SCALARS, SIZES, VALUES, Change
 from custom_autograd.verification.calls.numbers import NOT_FINITE, SMALL, TIES, ZEROS
+from custom_autograd.verification.calls.sizes import LONG
 from custom_autograd.verification.calls.ways import WAYS
 
 OF_FAKES = {SIZES, SCALARS}
@@ -54,13 +55,16 @@ def singles(changes: Sequence[Change]) -> Iterator[Case]:
 
 
 def switched(changes: Sequence[Change]) -> Iterator[Case]:
-    """Yield what shows only together: two switches, zeros or ties with a bound of 0, zeros in further derivatives."""
+    """Yield what shows only together: two switches, ties with a bound of 0, long windows, zeros in derivatives."""
     switches = itertools.combinations([change for change in changes if change.is_switch], 2)
     ties = [change for change in changes if change.stage == VALUES and change.text.endswith(TIES)]
     bounds = [change for change in changes if change.stage == SCALARS and change.text.endswith("=0.0")]
     for one, other in itertools.chain(switches, itertools.product(ties, bounds)):
         if one.key != other.key:
             yield Case((one, other))
+    wide = [change for change in changes if change.stage == SCALARS and change.text.endswith(f"={LONG}")]
+    long = [change for change in changes if change.stage == SIZES and change.text.endswith(f"-> {LONG}")]
+    yield from (Case(pair) for pair in itertools.product(long, wide))
     zeros = [change for change in changes if change.stage == VALUES and change.text.endswith(ZEROS)]
     special = [change for change in changes if change.stage == SCALARS and change.text.endswith(("=0.0", "=1.0"))]
     for change, way in itertools.product([*special, *zeros], [way for way in WAYS if way.is_derivative]):

@@ -54,11 +54,11 @@ from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.drawing import OF_FAKES, rows_of
 from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, is_of, results_of
 from custom_autograd.verification.calls.numbers import NOT_FINITE
+from custom_autograd.verification.calls.sizes import LONG
 from custom_autograd.verification.harness.agreement import (
     CRASHES,
     TO_SAY,
     UNMET,
-    Pace,
     declared_outputs,
     is_within_domain,
     only_a_kernel_refuses,
@@ -67,6 +67,7 @@ from custom_autograd.verification.harness.agreement import (
 )
 from custom_autograd.verification.harness.base import NothingToCheckError, find_refusal, first_line
 from custom_autograd.verification.harness.differentiable import able_positions, differentiable_positions
+from custom_autograd.verification.harness.pace import Pace
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.harness.tracing import find_false_fake
@@ -171,7 +172,8 @@ class Looker:
         counted = [change for change in case.changes if change.stage != LAYOUTS or layouts.EXPANDED in change.text]
         numbers = tuple(change.text for change in counted if change.stage <= LAYOUTS), frozenset[int]()
         key = (tuple(change.text for change in counted), call.needs) if call.needs else numbers
-        too_long = self._pace.why_not(call.sample)
+        is_long = any(change.stage == SCALARS and change.text.endswith(f"={LONG}") for change in case.changes)
+        too_long = self._pace.why_not(call.sample) or (self._pace.why_not_times(LONG) if is_long else None)
         if too_long or not self.judge.takes(call, numbers):
             return Verdict(case, reason=too_long or UNKNOWN)
         before = [x.detach().clone() for x in call.sample.tensors()]

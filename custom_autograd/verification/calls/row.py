@@ -20,7 +20,7 @@ from custom_autograd.verification.calls.call import Way
 from custom_autograd.verification.calls.case import DRAWS, UNFIT, UNKNOWN, Case, Verdict
 from custom_autograd.verification.calls.changes import VALUES, Change
 from custom_autograd.verification.calls.looking import Looker
-from custom_autograd.verification.harness.agreement import LEFT_OUT, TO_SAY
+from custom_autograd.verification.harness.agreement import TO_SAY
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -31,6 +31,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.causes import find_cause
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.pace import LEFT_OUT
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 from custom_autograd.verification.report.results import NO_REFERENCE

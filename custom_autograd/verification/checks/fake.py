@@ -19,7 +19,6 @@ from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.harness.agreement import (
     MOST_ELEMENTS,
     VARIED,
-    Pace,
     accepted,
     accepted_sizes,
     integers,
@@ -40,6 +39,7 @@ from custom_autograd.verification.harness.base import (
 )
 from custom_autograd.verification.harness.comparison import find_untruth
 from custom_autograd.verification.harness.differentiable import can_have_gradient
+from custom_autograd.verification.harness.pace import Pace
 from custom_autograd.verification.harness.records import has_derived_fake, output_names
 from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, growths, resized
 from custom_autograd.verification.harness.targets import Target, call_on

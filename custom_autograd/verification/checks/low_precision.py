@@ -27,7 +27,6 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.calls.call_arguments import value_of
 from custom_autograd.verification.calls.judge import CONDITION, moved
 from custom_autograd.verification.harness.agreement import (
-    Pace,
     long_sizes,
     refused,
     to_double,
@@ -48,6 +47,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import widened
 from custom_autograd.verification.harness.differentiable import able_positions, can_have_gradient
 from custom_autograd.verification.harness.interpreted import find_interpreter
+from custom_autograd.verification.harness.pace import Pace
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.targets import Target
 

@@ -19,7 +19,7 @@ from custom_autograd.schema.samples import Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.calls import layouts
 from custom_autograd.verification.calls.call_arguments import scalars, with_value
-from custom_autograd.verification.harness.agreement import VARIED, Pace, accepted_sizes
+from custom_autograd.verification.harness.agreement import VARIED, accepted_sizes
 from custom_autograd.verification.harness.base import (
     PASSED,
     Check,
@@ -33,6 +33,7 @@ from custom_autograd.verification.harness.base import (
 from custom_autograd.verification.harness.comparison import find_difference, is_same
 from custom_autograd.verification.harness.differentiable import without_refused_gradients
 from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.pace import Pace
 from custom_autograd.verification.harness.records import output_names
 from custom_autograd.verification.harness.settings import is_random
 from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
