@@ -273,3 +273,20 @@ def test_a_place_that_8_bits_do_not_hold_is_found(monkeypatch):
     found = explored(peaks, lambda make: [Sample(make(3, 12), 4)], monkeypatch)
 
     assert "size 12 -> 1025, window=1025: the gradient of 'x' along a direction is" in found.message
+
+
+@custom_op(f"{NAMESPACE}::unit_rows", reference=True)
+def unit_rows(x: Tensor) -> Tensor:
+    largest = x.abs().amax(-1, keepdim=True)
+    return x / torch.where(largest == 0, 1, largest)
+
+
+@unit_rows.register_kernel("cpu", name="unguarded")
+def _(x):
+    return x / x.abs().amax(-1, keepdim=True) if x.numel() else x.clone()
+
+
+def test_nan_where_the_reference_jumps_is_found():
+    result = verdict("reference", lambda make: [Sample(make(3, 5))])(unit_rows)
+
+    assert "numbers of 'x' zero: output 0[0, 0] = nan, expected 0" in result.message

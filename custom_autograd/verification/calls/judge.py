@@ -46,6 +46,9 @@ UNSTEADY = 0.02
 NEAR, WIDE, MOVED = range(3)
 """What is asked: the reference alone, the reference in float64, and that with inputs moved too."""
 
+ANY_NUMBER = 1e300
+"""What an element is allowed to be off by at a kink or a tie, where all that is near it is finite: neither is nan."""
+
 MOVES: Mapping[int, Sequence[int]] = {WIDE: (), MOVED: (1, -1, 2, -2)}
 """The seeds with which inputs are moved; the other way too, so that each kink is seen from both sides."""
 
@@ -263,7 +266,7 @@ def _expected(wide: Tensor, narrow: Tensor | None, moved: Sequence[Tensor | None
     allowed = zeros + CONDITION * max(largest, error)
     if largest > UNSTEADY * size:  # a few elements at a kink or a tie, or all of them
         typical = (CONDITION * movement).clamp(min=CONDITION * max(_typical(movement), error))
-        allowed = torch.where(movement > UNSTEADY * size, torch.inf, typical)
+        allowed = torch.where(movement > UNSTEADY * size, ANY_NUMBER, typical)
     agreed = _agreed(value, [*others, *([] if same is None else [same])])
     allowed = torch.where(agreed, allowed, torch.inf)
     return Expected(value, None if narrow is None else narrow.dtype, allowed)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.errors import GradientError
 from custom_autograd.schema.samples import ExpectedError, Sample
 from custom_autograd.torch_private import verification
 from custom_autograd.verification.harness.base import (
@@ -47,7 +47,7 @@ class Errors(Check):
             raise NothingToCheckError(f"it raises on {where} only, and its result on {device_type} is undefined")
         copies = sample.map(lambda x: x.detach().clone().requires_grad_(x.requires_grad))
         raised = _raised_by(target, copies)
-        if isinstance(raised, GradientUnavailable):  # which the author does not ask for
+        if isinstance(raised, GradientError):  # which the author does not ask for
             raised = _raised_by(target, copy(sample))
         difference = _find_difference(raised, expected)
         if difference is not None:
