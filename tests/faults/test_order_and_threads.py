@@ -73,6 +73,27 @@ def test_a_whole_key_passes():
     assert "passed" == called_first(with_all).status
 
 
+drawn = torch.Generator()
+
+
+@custom_op(f"{NAMESPACE}::seeded")
+def seeded(x: Tensor, dim: int = 1) -> Tensor:
+    if dim:
+        drawn.manual_seed(dim)
+    return x + torch.rand(x.shape, generator=drawn)
+
+
+seeded.register_fake(lambda x, dim: torch.empty_like(x))
+
+
+def test_a_number_with_which_calls_are_not_repeatable_is_found():
+    result = check(seeded, [Sample(torch.ones(3))], checks=["call_order"]).results[0]
+
+    assert "dim=0: output 0[" in result.message
+    assert " by the same call again" in result.message
+    assert "it is not deterministic with this number, or it remembers a call" == result.cause
+
+
 def test_without_another_process_there_is_nothing_to_compare_with():
     results = check(with_all, samples, checks=["call_order"], isolated=False).results
 
