@@ -16,7 +16,7 @@ from custom_autograd import Sample, custom_op
 
 @custom_op("generators::dropout", outputs=("out", "mask"), hidden=("mask",))
 def dropout(x: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-    mask = (torch.rand(x.shape, generator=generator) > p).to(x.dtype) / (1 - p)
+    mask = (torch.rand(x.shape, generator=generator, device=x.device) > p).to(x.dtype) / (1 - p)
     return x * mask, mask
 
 
