@@ -223,6 +223,15 @@ def differentiate(target: Target, call: Call, between: Callable[[], object] = bo
     }
 
 
+def run_as_taken(target: Target, sample: Sample) -> dict[str, Tensor] | None:
+    """Return copies of values and gradients, or of values if there are no gradients; None if the op refuses a call."""
+    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided)
+    for needs in (able, frozenset[int]()):
+        with contextlib.suppress(Exception), kept_random_state():
+            return kept(run(target, target.call, Call(copy(sample), needs)))
+    return None
+
+
 def draws_gradients(target: Target, sample: Sample) -> bool:
     """Return True if the backward of gradients that are not the derivative on purpose draws random numbers."""
     if not target.surrogates:

@@ -47,7 +47,7 @@ NEAR, WIDE, MOVED = range(3)
 """What is asked: the reference alone, the reference in float64, and that with inputs moved too."""
 
 ANY_NUMBER = 1e300
-"""What an element is allowed to be off by at a kink or a tie, where all that is near it is finite: neither is nan."""
+"""How far off an element may be at a kink or a tie whose neighbors are all finite: anything but nan or inf."""
 
 MOVES: Mapping[int, Sequence[int]] = {WIDE: (), MOVED: (1, -1, 2, -2)}
 """The seeds with which inputs are moved; the other way too, so that each kink is seen from both sides."""

@@ -35,6 +35,7 @@ from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.harness.differentiable import can_have_gradient, gradients
 from custom_autograd.verification.harness.interpreted import find_interpreter
+from custom_autograd.verification.harness.settings import torch_threads
 from custom_autograd.verification.harness.targets import Function, Target
 
 
@@ -121,12 +122,8 @@ LIMIT = 120.0
 
 def _in_more_threads(target: Target, call: Call) -> Iterator[Outcome]:
     """Call while torch computes with more threads than there are, three times: who comes first differs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 3)
-    try:
+    with torch_threads(torch.get_num_threads() + 3):
         found = [run(target, target.call, call) for _ in range(3)]
-    finally:
-        torch.set_num_threads(before)
     yield from found
 
 

@@ -13,15 +13,13 @@ from functools import partial
 import torch
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.verification.calls.call import Call, Outcome, kept, run
+from custom_autograd.verification.calls.call import Outcome, run_as_taken
 from custom_autograd.verification.calls.call_arguments import scalars, with_value
 from custom_autograd.verification.calls.numbers import casts
 from custom_autograd.verification.calls.sizes import jittered
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.comparison import find_difference, is_same
-from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import copy, free_sizes, has_arithmetic, representatives, resized
 from custom_autograd.verification.harness.targets import Target
 
@@ -73,10 +71,10 @@ class CallOrder(Check):
             raise NothingToCheckError("it draws random numbers")
         for text, changed in calls_of(target, sample):
             expected = self.first.get(_key(text, changed))
-            found = None if expected is None else _outcome(target, changed)
+            found = None if expected is None else run_as_taken(target, changed)
             if expected is None or found is None or found.keys() != expected.keys():
                 continue
-            again = _outcome(target, changed) or found
+            again = run_as_taken(target, changed) or found
             is_same_again = all(is_same(y, again[name]) for name, y in found.items())
             for name, y in found.items():
                 other, factor = (expected, ROUNDED.get(y.dtype, PART)) if is_same_again else (again, 1.0)
@@ -97,7 +95,7 @@ def first_calls(target: Target, samples: Sequence[Sample], seed: int) -> Iterato
             for text, changed in reversed(list(calls_of(target, sample))):
                 if time.process_time() - start > MOST_SECONDS:
                     break
-                found = _outcome(target, changed)
+                found = run_as_taken(target, changed)
                 if found is not None and sum(y.numel() for y in found.values()) <= MOST_ELEMENTS:
                     yield _key(text, changed), found
 
@@ -124,15 +122,6 @@ def calls_of(target: Target, sample: Sample) -> Iterator[tuple[str, Sample]]:
             changed = change(copy(sample))
             if changed is not None:
                 yield text, changed.map(jittered) if text.startswith("size ") else changed
-
-
-def _outcome(target: Target, sample: Sample) -> dict[str, torch.Tensor] | None:
-    """Return values and gradients, or values if there are no gradients; None if the op refuses the call."""
-    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided)
-    for needs in (able, frozenset[int]()):
-        with contextlib.suppress(Exception), kept_random_state():
-            return kept(run(target, target.call, Call(copy(sample), needs)))
-    return None
 
 
 def _key(text: str, sample: Sample) -> Key:

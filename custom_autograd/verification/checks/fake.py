@@ -98,7 +98,7 @@ def _check_device(target: Target, sample: Sample) -> Iterator[Finding]:
 
 
 OF_DEVICES = ("to be on the same device", "is not on the expected device", "found two different devices")
-"""What torch says where tensors of several devices meet."""
+"""Parts of the errors that torch raises for tensors of several devices."""
 
 ON_THE_CPU = (
     "it makes a tensor on the CPU: give it device=x.device, or use x.new_empty; an op of the CPU alone says so with"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Iterator
 
@@ -10,15 +9,13 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample
-from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.verification.calls.call import Call, Outcome, find_change, kept, run
+from custom_autograd.verification.calls.call import Outcome, find_change, run_as_taken
 from custom_autograd.verification.calls.sizes import jittered
 from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import is_within_domain, to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
-from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.sweeps import copy, elements_of, free_sizes, is_index, resized, sizes_of
+from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, is_index, resized, sizes_of
 from custom_autograd.verification.harness.targets import Target
 
 STEPS = tuple(2**power for power in range(10, 19, 2))
@@ -52,12 +49,12 @@ class IntraOp(Check):
             raise NothingToCheckError("it draws random numbers")
         is_any = False
         for text, large in _large_calls(target, sample):
-            with _threads(1):
+            with settings.torch_threads(1):
                 expected = _outcome(target, large)
             if expected is None:
                 continue
             is_any = True
-            with _threads(THREADS):
+            with settings.torch_threads(THREADS):
                 outcomes = [_outcome(target, large) for _ in range(ROUNDS)]
             differences = [find_change(found, expected) for found in outcomes if found is not None]
             difference = next(filter(None, differences), None)
@@ -99,7 +96,7 @@ def _repeated(tensor: Tensor, size: int, other: int) -> Tensor:
 
 def _is_quick(target: Target, sample: Sample | None) -> bool:
     """Return True if a call four times as large would take a moment; False if the op refuses it."""
-    with _threads(1):  # others would spin while they wait
+    with settings.torch_threads(1):  # others would spin while they wait
         start = time.process_time()
         is_taken = sample is not None and _outcome(target, sample) is not None
         return is_taken and 4 * (time.process_time() - start) < MOST_SECONDS
@@ -115,19 +112,4 @@ def _with_size(target: Target, sample: Sample, size: int, other: int) -> Sample 
 
 def _outcome(target: Target, sample: Sample) -> Outcome | None:
     """Return values and gradients in float64, or as far as the op takes it; None if it refuses the call."""
-    able = frozenset(i for i, x in enumerate(sample.tensors()) if can_have_gradient(x) and x.layout == torch.strided)
-    for given in (sample.map(to_double), sample):
-        for needs in (able, frozenset[int]()):
-            with contextlib.suppress(Exception), kept_random_state():
-                return kept(run(target, target.call, Call(copy(given), needs)))
-    return None
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return run_as_taken(target, sample.map(to_double)) or run_as_taken(target, sample)

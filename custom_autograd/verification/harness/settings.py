@@ -90,6 +90,17 @@ def perturbed(values: Mapping[str, object], names: Collection[str] = ()) -> Iter
         put_back(values)
 
 
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Give torch so many threads within, and afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _set_deterministic(value: tuple[bool, bool]) -> None:
     """Set them as `torch.use_deterministic_algorithms`, which imports the compiler, only if it is there already."""
     mode = {(False, False): 0, (True, True): 1, (True, False): 2}.get(value)
