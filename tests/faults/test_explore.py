@@ -130,8 +130,10 @@ def test_smaller_integer_that_no_sample_has_is_found_without_a_reference():
     assert "no sample has this 'step'" in result.cause
 
 
-def test_random_op_is_skipped():
-    result = result_of(torch.nn.functional.dropout)
+def test_op_that_is_given_a_generator_is_skipped():
+    samples = [Sample(torch.rand(3), generator=torch.Generator())]
+
+    result = check(torch.bernoulli, samples, checks=[Explore()]).results[0]
 
     assert ("skipped", "it draws random numbers") == (result.status, result.message)
 

@@ -177,7 +177,10 @@ def _drawn(text: str, dims: Callable[[Sequence[Tensor]], InDims]) -> Way:
     def loop(target: Target, function: Function, call: Call, only: Sequence[str] | None) -> Outcome:
         return batching(call)(target, function, call, only)
 
-    return Way(text, lambda target, call: batching(call).mapped(target, call), loop, has_gradients=False)
+    def mapped(target: Target, call: Call) -> Iterator[Outcome]:
+        return batching(call).mapped(target, call)
+
+    return Way(text, mapped, loop, has_gradients=False, draws_alike=False)
 
 
 def _at(position: int, dim: int) -> Callable[[Sequence[Tensor]], InDims]:

@@ -330,6 +330,7 @@ class Way:
         cause: what is wrong, probably, where this way alone gives something else.
         is_owed: whether plain functions owe it too: whatever one raises then is a finding.
         oracle: what messages call `plain` where the op itself is called by it.
+        draws_alike: whether a call that draws random numbers draws the same in this way.
     """
 
     text: str
@@ -340,6 +341,7 @@ class Way:
     cause: str = ""
     is_owed: bool = False
     oracle: str = "a plain call"
+    draws_alike: bool = True
 
     def raised(self, target: Target, call: Call) -> Exception | None:
         """Return what a call raises, in whatever words; None if it comes to its end."""

@@ -42,10 +42,11 @@ def with_value(target: Target, sample: Sample, name: str, value: object) -> Samp
 def scalars(target: Target, sample: Sample) -> Iterator[tuple[str, object]]:
     """Yield each float, bool or dimension with another value for it, whether it is given or left to its default.
 
-    A forgotten factor shows only where it is not 1.
+    A forgotten factor shows only where it is not 1. A function of torch may say by `inplace` that it writes.
     """
     for argument in target.arguments:
-        for other in () if argument.name in sample.kept else _others(value_of(target, sample, argument.name)):
+        is_kept = argument.name in sample.kept or (argument.name == "inplace" and target.overload is None)
+        for other in () if is_kept else _others(value_of(target, sample, argument.name)):
             yield argument.name, other
 
 

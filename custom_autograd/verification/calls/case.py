@@ -33,6 +33,11 @@ class Case:
         )
 
     @property
+    def draws_alike(self) -> bool:
+        """Return True if a call that draws random numbers draws the same numbers as the sample."""
+        return self.way.draws_alike and all(change.draws_alike for change in self.changes)
+
+    @property
     def least(self) -> float:
         """Return the share of its size by which a wrong result is off, at least."""
         if self.is_at_jump:

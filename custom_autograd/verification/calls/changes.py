@@ -98,6 +98,12 @@ class Change:
         return self.stage == VALUES and self.text.endswith(LARGE)
 
     @property
+    def draws_alike(self) -> bool:
+        """Return False if random numbers are others, or come in another order: torch fills tensors as they lie."""
+        is_reordered = " in the order " in self.text or self.text.endswith(("transposed", "last", layouts.EXPANDED))
+        return not (self.is_of_dtype or (self.stage == LAYOUTS and is_reordered))
+
+    @property
     def is_foreseen(self) -> bool:
         """Return True if a crash is a fault: the author had to think of such sizes and numbers."""
         return self.stage in (SIZES, VALUES, SCALARS) and not self.is_of_dtype and self.key != "shapes"

@@ -164,7 +164,8 @@ class Looker:
         self.tell(case.texts)
         call = self.call_of(case)
         meant = (self.target.surrogates, self.target.reference_surrogate, self.target.tangent_surrogate)
-        if call is None or (case.way.is_derivative and any(meant)):  # to be something else than the derivative
+        is_other_draw = self.state is not None and not case.draws_alike
+        if call is None or is_other_draw or (case.way.is_derivative and any(meant)):  # to be no derivative
             return Verdict(case, reason=UNFIT)
         is_same_numbers = all(change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in case.changes)
         if not is_same_numbers and not is_within_domain(self.target, self.sample, call.sample):

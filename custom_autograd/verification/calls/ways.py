@@ -229,6 +229,7 @@ IN_THREADS = Way(
     _in_threads,
     cause="state that all threads share, such as a buffer or a variable of the module",
     is_owed=True,
+    draws_alike=False,
 )
 
 WAYS: tuple[Way, ...] = (
@@ -242,7 +243,7 @@ WAYS: tuple[Way, ...] = (
     *SUBCLASSES,
     *SAVING_ELSEWHERE,
     IN_THREADS,
-    Way("with more threads of torch", _in_more_threads),
+    Way("with more threads of torch", _in_more_threads, draws_alike=False),
     HIDDEN,
     Way("by another kernel", _other_kernels, has_gradients=False),
     Way("jvp", _tangents, _plain_tangents, is_derivative=True),

@@ -23,7 +23,8 @@ from custom_autograd.verification.harness.base import (
     measured,
     skipped,
 )
-from custom_autograd.verification.harness.settings import is_random
+from custom_autograd.verification.harness.dispatching import has_generator
+from custom_autograd.verification.harness.settings import is_random, where_draws_begin
 from custom_autograd.verification.harness.targets import Target
 
 SECONDS = 2.0
@@ -98,7 +99,7 @@ class Explore(Check):
     def run(self, target: Target, sample: Sample) -> Iterable[Finding]:
         """Return one finding for each smallest case that is wrong, or how many were drawn."""
         seed = random.getrandbits(32)  # that of the check and the sample: the runner seeds Python's numbers by it
-        if is_random(target, sample):
+        if has_generator(sample):
             raise NothingToCheckError(DRAWS)
         if self.case is not None:
             yield _look_again(self._looker(target, sample), self.case)
@@ -130,6 +131,7 @@ class Explore(Check):
             target,
             start,
             told=frozenset() if text or self.case else self.told,
+            state=where_draws_begin() if is_random(target, start) else None,
             lost=lost,
             tell=lambda texts: self.tell((text, *texts)),
         )

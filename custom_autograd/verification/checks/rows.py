@@ -18,9 +18,8 @@ from custom_autograd.verification.calls.backward_ways import ELSEWHERE, PLAIN, S
 from custom_autograd.verification.calls.batches import NO_RULE, batchings_of
 from custom_autograd.verification.calls.call_arguments import scalars
 from custom_autograd.verification.calls.case import Case, Verdict
-from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES, Change
+from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
-from custom_autograd.verification.calls.layouts import EXPANDED
 from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
@@ -86,11 +85,6 @@ class Layouts(Row):
     begins_plain = True
     is_of_changes = True
     cause = "strides, an offset or a view's lazy conjugation are ignored"
-
-    def draws_alike(self, change: Change) -> bool:
-        """Return False for other orders in memory, in which torch fills tensors."""
-        is_reordered = " in the order " in change.text or change.text.endswith(("transposed", "channels-last"))
-        return not is_reordered and not change.text.endswith(EXPANDED)
 
 
 class SpecialValues(Row):

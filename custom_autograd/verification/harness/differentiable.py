@@ -29,6 +29,7 @@ from custom_autograd.values.random_state import RandomState, kept_random_state
 from custom_autograd.verification.harness.base import NothingToCheckError, first_line, refusal_or_raise
 from custom_autograd.verification.harness.dispatching import has_generator
 from custom_autograd.verification.harness.records import output_names
+from custom_autograd.verification.harness.settings import where_draws_begin
 from custom_autograd.verification.harness.targets import Function, Target, call_on, dense
 
 TensorsFunction: TypeAlias = Callable[..., tuple[Tensor, ...]]
@@ -44,15 +45,14 @@ class TensorFunction:
         sample: where everything else comes from.
         positions: which tensors of the sample the arguments stand for.
         call: `target.call`, or `target.full`, which gives hidden outputs too.
-        state: where torch's random numbers begin in every call, so that equal calls draw equal ones; no other code
-            starts there, so that drawing again is noticed.
+        state: where torch's random numbers begin in every call, so that equal calls draw equal ones.
     """
 
     target: Target
     sample: Sample
     positions: tuple[int, ...]
     call: Function
-    state: RandomState = field(default_factory=lambda: RandomState.seeded(torch.initial_seed() // 2 + 1))
+    state: RandomState = field(default_factory=where_draws_begin)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the floating and complex results, then the values of the inputs that were written to."""
