@@ -488,7 +488,8 @@ class CustomOp(OwnDefinition, Generic[P, R]):
     def register_reference(self, fn: F, /, *, surrogate: str | None = None, replace: bool = False) -> F:
         """Register the same computation in differentiable PyTorch operations.
 
-        It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle.
+        It serves as default for whatever is not registered (kernel, fake, backward, jvp, vmap), and as an oracle. Of an
+        op that draws random numbers it gives no derivative: it would draw others.
 
         Args:
             fn: takes the op's arguments and returns its outputs.

@@ -156,12 +156,7 @@ class Derivatives:
         return declaration.error(
             GradientUnavailable,
             "a gradient is requested, but no backward is registered",
-            do="register one with register_backward, register_grad or register_autograd, "
-            + (
-                DRAWS_AGAIN
-                if declaration.schema.has_generator
-                else "or a differentiable reference with register_reference"
-            ),
+            do=f"register one with register_backward, register_grad or register_autograd, {self.plan.how_to_derive}",
         )
 
 
@@ -171,9 +166,6 @@ def _drop_in_of(plan: Plan) -> DropIn | None:
     from custom_autograd.execution.drop_in import DropIn  # loaded for rules in the style of torch.library
 
     return DropIn(plan, plan.drop_in)
-
-
-DRAWS_AGAIN = "from what was drawn, returned as a (hidden) output: a reference would draw again from the generator"
 
 
 def output_metadata(ctx: Any, index: int) -> Metadata:

@@ -27,8 +27,8 @@ class Plan(NamedTuple):
         rules: the gradient rules bound by name.
         drop_in: the rule registered through `register_autograd`, or None.
         jvp: the forward-mode rule, or None.
-        reference: the differentiable computation, or None; never set for an op that mutates or takes a generator:
-            it would run a second time on what the first has changed.
+        reference: the differentiable computation, or None; never set for an op that mutates, for it would run a second
+            time on what the first has changed, or that draws random numbers, for it would draw others.
         uncovered: the differentiable inputs without a rule.
         named_grads: the results whose incoming gradient some rule names.
         saved: name of each saved input or output -> the inputs for whose gradients it is saved.
@@ -50,6 +50,13 @@ class Plan(NamedTuple):
     def saving(self) -> Mapping[str, SavingPolicy]:
         """Return, by name of a saved tensor, how it is kept until the backward."""
         return next((rule.saving for rule in self.rules if isinstance(rule, BackwardRule)), {})
+
+    @property
+    def how_to_derive(self) -> str:
+        """Return where a derivative can come from that no rule computes, as advice."""
+        if self.declaration.may_draw:
+            return "from what was drawn, returned as a (hidden) output: a reference would draw again"
+        return "or a differentiable reference with register_reference"
 
     @property
     def once_differentiable(self) -> GradientRule | DropInRule | None:
@@ -124,7 +131,7 @@ def plan_of(record: OpRecord) -> Plan:
     """Return where each derivative of an op comes from, decided once for the rules that are registered now."""
     schema, registered = record.declaration.schema, record.registrations
     rules, reference = registered.all_of(GradientRule), record.reference()
-    if reference is not None and (schema.mutated_arguments or schema.is_view or schema.has_generator):
+    if reference is not None and (schema.mutated_arguments or schema.is_view or record.declaration.may_draw):
         reference = None
     decided = record.declaration, rules, registered.get(DropInRule), registered.get(JvpRule), reference
     if record.road.plan is None or record.road.plan[: len(decided)] != decided:

@@ -133,13 +133,13 @@ class Vjp:
     def _missing(self, uncovered: tuple[str, ...], silent: tuple[str, ...]) -> GradientUnavailable:
         if uncovered:
             problem = f"there is no rule for the gradient of {quote(uncovered)}"
-            do = "register one with register_backward or register_grad, or a differentiable register_reference"
+            do = f"register one with register_backward or register_grad, {self.plan.how_to_derive}"
         else:
             problem = (
                 f"a second derivative needs the gradient of the hidden output {quote(silent)}, which no rule names"
             )
             names = quote(self.schema.grad_names[name] for name in silent)
-            do = f"take {names} in the backward rule and add its share, or register a differentiable reference"
+            do = f"take {names} in the backward rule and add its share, {self.plan.how_to_derive}"
         rules = ", ".join(rule.location for rule in self.plan.rules) or None
         return self.plan.declaration.error(GradientUnavailable, problem, rule=rules, do=do)
 

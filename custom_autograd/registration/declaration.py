@@ -47,6 +47,14 @@ class Declaration:
     tree: object = None  # an ArgumentTree, of a layer above, which containers/op_adapter.py reads
     composition: Callable[..., Any] | None = None  # Any: as above
 
+    @property
+    def may_draw(self) -> bool:
+        """Return True if a call may draw random numbers, from torch's generator or one that it is given.
+
+        Running it again draws others.
+        """
+        return self.schema.has_generator or torch.Tag.nondeterministic_seeded in self.tags
+
     def origin(self, rule: str | None = None) -> Origin:
         """Return what errors about the op have in common."""
         return Origin(str(self.name), self.location, rule)

@@ -252,7 +252,7 @@ class Schema:
 
     @Lazy
     def has_generator(self) -> bool:
-        """Return True if a call may draw from a generator that it is given: running it again draws something else."""
+        """Return True if a call may be given a generator."""
         return any(argument.type.startswith("Generator") for argument in self.arguments)
 
     @Lazy

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from custom_autograd.registration.declaration import Declaration
@@ -122,9 +121,8 @@ Values = Mapping[str, Any]  # Any: the arguments of a call; dimensions of a batc
 def can_be_batched(declaration: Declaration) -> bool:
     """Return True if a line may say how an op is batched: it returns new tensors, and draws no random numbers."""
     schema = declaration.schema
-    is_random = schema.has_generator or torch.Tag.nondeterministic_seeded in declaration.tags
     is_plain = all(output.type == "Tensor" and output.alias_of is None for output in schema.outputs)
-    return is_plain and bool(schema.outputs) and not is_random and not schema.mutated_arguments
+    return is_plain and bool(schema.outputs) and not declaration.may_draw and not schema.mutated_arguments
 
 
 def group_of_batch(line: Line, dims: Values) -> str | None:

@@ -102,7 +102,7 @@ def test_a_reference_is_not_run_again():
         """\
 GradientUnavailable: generators::noise: a gradient is requested, but no backward is registered
   declared   FILE.py:LINE
-  do         register one with register_backward, register_grad or register_autograd, from what was drawn, returned as a (hidden) output: a reference would draw again from the generator""",
+  do         register one with register_backward, register_grad or register_autograd, from what was drawn, returned as a (hidden) output: a reference would draw again""",
     )
 
 

@@ -445,13 +445,13 @@ words::once: the op cannot derive forward mode from a backward that is once-diff
   do         register_jvp, or write the backward in differentiable operations
 words::normed: a second derivative needs the gradient of the hidden output 'rstd', which no rule names
   rule       FILE.py:LINE
-  do         take 'grad_rstd' in the backward rule and add its share, or register a differentiable reference
+  do         take 'grad_rstd' in the backward rule and add its share, or a differentiable reference with register_reference
 words::half_known: the tangent of the hidden output 'rstd' is not known, and a gradient depends on it
   rule       FILE.py:LINE, jvp
   do         return it from the jvp rule by name, take 'grad_rstd' in the backward, or register a differentiable reference
 words::half: there is no rule for the gradient of 'weight'
   rule       FILE.py:LINE
-  do         register one with register_backward or register_grad, or a differentiable register_reference""",
+  do         register one with register_backward or register_grad, or a differentiable reference with register_reference""",
     )
 
 
