@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -28,7 +29,7 @@ from custom_autograd.verification.calls.call import (
 )
 from custom_autograd.verification.harness.base import first_line
 from custom_autograd.verification.harness.comparison import is_same
-from custom_autograd.verification.harness.settings import move_on
+from custom_autograd.verification.harness.settings import move_on, where_draws_begin
 from custom_autograd.verification.harness.sweeps import has_arithmetic
 from custom_autograd.verification.harness.targets import Target
 
@@ -46,8 +47,11 @@ def plainly(target: Target, call: Call) -> Iterator[Outcome]:
 
 
 def varied(target: Target, call: Call) -> Call:
-    """Return the call with other numbers, or as it is if the op refuses those: they are not the sample's."""
+    """Return the call with other numbers, drawn ones too, or as it is if the op refuses those: no sample has them."""
     other = call.map(lambda x: x.detach() * 0.97 if has_arithmetic(x) else x.detach())
+    if call.state is not None:
+        call = replace(call, state=where_draws_begin(1))
+        other = replace(other, state=call.state)
     with contextlib.suppress(Exception):
         run(target, target.call, other)
         return other

@@ -46,6 +46,11 @@ class Case:
         return OF_ONE if is_narrow else 0.0
 
     @property
+    def is_of_large_numbers(self) -> bool:
+        """Return True if derivatives of what else is changed may be but rounding."""
+        return len(self.texts) > 1 and any(change.is_large for change in self.changes)
+
+    @property
     def slack(self) -> float:
         """Return how many times further off than usual a result may be: of several changes, roundings multiply."""
         is_of_dtype = any(change.is_of_dtype for change in self.changes)  # then much is allowed already

@@ -174,7 +174,7 @@ class Looker:
         numbers = tuple(change.text for change in counted if change.stage <= LAYOUTS), frozenset[int]()
         key = (tuple(change.text for change in counted), call.needs) if call.needs else numbers
         is_long = any(change.stage == SCALARS and change.text.endswith(f"={LONG}") for change in case.changes)
-        too_long = self._pace.why_not(call.sample) or (self._pace.why_not_times(LONG) if is_long else None)
+        too_long = self._pace.why_not(call.sample) or (self._pace.why_not_times(LONG, call.sample) if is_long else None)
         if too_long or not self.judge.takes(call, numbers):
             return Verdict(case, reason=too_long or UNKNOWN)
         before = [x.detach().clone() for x in call.sample.tensors()]
@@ -217,7 +217,9 @@ class Looker:
     def _compared(self, case: Case, call: Call, given: Call, key: object) -> Fault | None:
         has_gradients = bool(call.needs) and case.way.has_gradients
         is_exact = not any(change.is_of_dtype for change in case.changes)
-        find = partial(find_fault, is_exact=is_exact, least=case.least, slack=case.slack)
+        find = partial(
+            find_fault, is_exact=is_exact, least=case.least, slack=case.slack, is_rounded=case.is_of_large_numbers
+        )
         is_whole = bool(call.needs) and call.shared is None and case.way.plain is run
         whole = replace(given, needs=self.start.needs) if is_whole else given
         for outcome in case.way.run(self.target, call):
@@ -292,9 +294,10 @@ class Looker:
             return None
         if isinstance(error.__cause__, Unsuitable):  # NumPy has no such dtype
             return None
-        is_crash = self._is_crash(case, call, error)
         is_owed = all(change.is_owed for change in case.changes)
-        may_refuse = any(change.key in ("shapes", "dtype of one") for change in case.changes)
+        is_meant = not any(change.key == "shapes" for change in case.changes) or self._has_other_shapes(call)
+        is_crash = self._is_crash(case, call, error, is_meant=is_meant)
+        may_refuse = not is_meant or any(change.key == "dtype of one" for change in case.changes)
         is_ours = isinstance(error, (GradientError, KernelError)) and not may_refuse
         if not (is_owed or is_crash or is_ours) or self._is_of_numbers(case, call):
             return None
@@ -305,14 +308,25 @@ class Looker:
         cause = (error.do or "") if isinstance(error, CustomAutogradError) else UNMET if is_crash else ""
         return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=cause)
 
-    def _is_crash(self, case: Case, call: Call, error: Exception) -> bool:
+    def _is_crash(self, case: Case, call: Call, error: Exception, *, is_meant: bool) -> bool:
         """Return True if an exception is a crash: by its class, for empty tensors, or in a backward of another size."""
-        if not self.judge.has_reference or not all(change.is_owed or change.is_foreseen for change in case.changes):
-            return False
-        if isinstance(error, CRASHES) or any(x.numel() == 0 for x in call.sample.tensors()):
+        is_foreseen = all(change.is_owed or change.is_foreseen for change in case.changes)
+        is_of_class, is_empty = isinstance(error, CRASHES), any(x.numel() == 0 for x in call.sample.tensors())
+        if self.judge.has_reference and is_foreseen and (is_of_class or is_empty):
             return True
-        is_sized = all(change.is_owed or change.key.startswith("size") for change in case.changes)
-        return is_sized and case.way is PLAIN and not self._refuses_forward(call)
+        is_sized = all(change.is_owed or change.key.startswith(("size", "shapes")) for change in case.changes)
+        is_due = is_sized and is_meant if self.judge.has_reference else is_foreseen and is_of_class
+        return is_due and case.way is PLAIN and not self._refuses_forward(call)
+
+    def _has_other_shapes(self, call: Call) -> bool:
+        """Return True if results have other shapes than those of the sample: no broadcast has swallowed a change."""
+        with contextlib.suppress(Exception), kept_random_state():
+            found = [
+                begin(self.target, self.target.call, replace(one, needs=frozenset())) for one in (call, self.start)
+            ]
+            after, before = ([y.shape for y in begun.values.values()] for begun in found)
+            return after != before
+        return False
 
     def _is_excused(self, case: Case, call: Call) -> bool:
         """Return True if an op may raise here: in a way or a layout, or where the reference raises too."""
@@ -356,7 +370,6 @@ class Looker:
         call: Call | None = self.start
         for change in sorted(case.changes, key=lambda change: change.stage):
             call = None if call is None else change.apply(call)
-        is_large = len(case.texts) > 1 and any(change.is_large for change in case.changes)
-        if call is not None and (is_large or not all(change.has_gradients for change in case.changes)):
+        if call is not None and not all(change.has_gradients for change in case.changes):
             call = replace(call, needs=frozenset())
         return call

@@ -181,18 +181,33 @@ def large_integers(target: Target, sample: Sample) -> Iterator[tuple[str, Callab
         text = f"integers {FACTOR} times as large"
         yield f"{text}, in tensors", partial(_scaled, target, with_numbers=False)
         yield text, partial(_scaled, target, with_numbers=True)
+        yield "negative integers, in tensors", partial(_negative, target)
     if any(map(_is_narrow, sample.tensors())):
         yield "each integer the largest of its 8 or 16 bits", partial(_filled, target)
 
 
 def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | None:
     wide = [x for x in sample.tensors() if x.dtype in WIDE and is_index(x) and x.numel()]
-    if any(int(x.abs().max()) > min(FACTOR, torch.iinfo(x.dtype).max // FACTOR) for x in wide):
+    if any(int(x.abs().max()) > min(FACTOR, torch.iinfo(x.dtype).max // FACTOR) or _are_offsets(x) for x in wide):
         return None
     found = sample.map(lambda x: x * FACTOR if x.dtype in WIDE and is_index(x) else x)
     for row in target.arguments if with_numbers else ():
         if row.name not in sample.kept:
             found = with_value(target, found, row.name, _larger(value_of(target, found, row.name)))
+    return found if _are_numbers(target, found) else None
+
+
+def _are_offsets(tensor: Tensor) -> bool:
+    """Return True if integers ascend from 0: beyond the last one there is nothing."""
+    flat = tensor.reshape(-1)
+    return flat.numel() > 2 and int(flat[0]) == 0 and bool((flat[1:] >= flat[:-1]).all())
+
+
+def _negative(target: Target, sample: Sample) -> Sample | None:
+    """Return the call with -1 - x for each integer x, if it may also be large: then none is a position."""
+    if _scaled(target, sample, with_numbers=False) is None:
+        return None
+    found = sample.map(lambda x: -1 - x if x.dtype in WIDE and is_index(x) else x)
     return found if _are_numbers(target, found) else None
 
 
@@ -257,13 +272,18 @@ def _refuse(name: str, made: Sequence[Tensor], names: Sequence[str]) -> None:
 
 
 def in_order(change: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
-    """Return a change that does not fit where it leaves knots or edges that do not ascend."""
+    """Return a change that does not fit where it leaves knots or edges that do not ascend, or makes two equal."""
 
     def changed(tensor: Tensor) -> Tensor | None:
         found = change(tensor)
-        return found if found is not None and is_ordered(found) else None
+        return found if found is not None and is_ordered(found) and _are_equal(found) <= _are_equal(tensor) else None
 
     return changed
+
+
+def _are_equal(tensor: Tensor) -> bool:
+    """Return True if two neighbors are equal."""
+    return bool((tensor[1:] == tensor[:-1]).any())
 
 
 def at_ends(tensor: Tensor, bounds: tuple[float, float]) -> Tensor | None:

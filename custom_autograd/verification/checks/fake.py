@@ -97,7 +97,7 @@ def _check_device(target: Target, sample: Sample) -> Iterator[Finding]:
     yield PASSED
 
 
-OF_DEVICES = ("to be on the same device", "is not on the expected device", "found two different devices")
+OF_DEVICES = ("the same device", "is not on the expected device", "found two different devices")
 """Parts of the errors that torch raises for tensors of several devices."""
 
 ON_THE_CPU = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import torch
@@ -11,6 +12,7 @@ from custom_autograd.values.random_state import kept_random_state
 from custom_autograd.verification.harness.agreement import is_within_domain, values_of
 from custom_autograd.verification.harness.sweeps import growths, resized
 from custom_autograd.verification.harness.targets import Target
+from custom_autograd.verification.harness.tracing import fake_outputs
 
 LEFT_OUT = "left out"
 MOST_SECONDS = 5.0
@@ -18,6 +20,10 @@ MOST_SECONDS = 5.0
 
 MOST_GROWTH = 64
 """How many times the elements of the sample a call may have, whatever the sample takes."""
+
+
+MOST_ELEMENTS = 2**22
+"""Of the results of a call with a large integer, which may be the length of several of their dimensions."""
 
 
 class Pace:
@@ -41,8 +47,11 @@ class Pace:
             self._per_element = self._measured()
         return _why_not(self._per_element * elements)
 
-    def why_not_times(self, factor: int) -> str | None:
-        """Return why a call is left out that may take so many times as long as the sample, as with more steps."""
+    def why_not_times(self, factor: int, variant: Sample) -> str | None:
+        """Return why a call is left out that may take so many times as long as the sample, or have so many results."""
+        elements = _results(self._target, variant)
+        if (factor * _elements(variant) if elements is None else elements) > MOST_ELEMENTS:
+            return f"{LEFT_OUT}, because its results may be large"
         return _why_not(factor * (self._seconds(self._sample) or 0.0))
 
     def _measured(self) -> float:
@@ -73,6 +82,13 @@ class Pace:
 
 def _why_not(seconds: float) -> str | None:
     return f"{LEFT_OUT}, because a call would take about {seconds:.0f} s" if seconds > MOST_SECONDS else None
+
+
+def _results(target: Target, sample: Sample) -> int | None:
+    """Return how many elements the results of a call have, which its fake kernel says; None if it does not."""
+    with contextlib.suppress(Exception), torch.no_grad():  # whatever it raises, it does not say
+        return _elements(Sample(*fake_outputs(target, sample)))
+    return None
 
 
 def _elements(sample: Sample) -> int:

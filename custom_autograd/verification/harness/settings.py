@@ -214,9 +214,12 @@ def draws(target: Target, sample: Sample) -> bool:
         return before.has_moved()
 
 
-def where_draws_begin() -> RandomState:
-    """Return where random numbers begin in each of several equal calls: no other code starts there, so it shows."""
-    return RandomState.seeded(torch.initial_seed() // 2 + 1)
+def where_draws_begin(number: int = 0) -> RandomState:
+    """Return where random numbers begin in each of several equal calls: no other code starts there, so it shows.
+
+    Another number is another place.
+    """
+    return RandomState.seeded(torch.initial_seed() // 2 + 1 + number)
 
 
 def move_on(devices: Set[torch.device]) -> None:

@@ -95,12 +95,12 @@ def has_arithmetic(tensor: Tensor) -> bool:
 
 
 def is_ordered(tensor: Tensor) -> bool:
-    """Return True if a tensor of real numbers has one dimension and strictly ascends, as knots and edges do."""
+    """Return True if a tensor of real numbers has one dimension and ascends, as edges do; some may be equal."""
     is_real = has_arithmetic(tensor) and not tensor.is_complex()
     if not is_real or tensor.layout != torch.strided or tensor.dim() != 1 or tensor.numel() < 2:
         return False
     flat = tensor.detach()
-    return bool((flat[1:] > flat[:-1]).all())
+    return bool((flat[1:] >= flat[:-1]).all() & (flat[0] < flat[-1]))
 
 
 def _numbers(value: object) -> frozenset[int]:
