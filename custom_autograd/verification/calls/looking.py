@@ -295,9 +295,8 @@ class Looker:
         if isinstance(error.__cause__, Unsuitable):  # NumPy has no such dtype
             return None
         is_owed = all(change.is_owed for change in case.changes)
-        is_meant = not any(change.key == "shapes" for change in case.changes) or self._has_other_shapes(call)
-        is_crash = self._is_crash(case, call, error, is_meant=is_meant)
-        may_refuse = not is_meant or any(change.key == "dtype of one" for change in case.changes)
+        is_crash = self._is_crash(case, call, error)
+        may_refuse = any(change.key in ("shapes", "dtype of one") for change in case.changes)
         is_ours = isinstance(error, (GradientError, KernelError)) and not may_refuse
         if not (is_owed or is_crash or is_ours) or self._is_of_numbers(case, call):
             return None
@@ -308,25 +307,15 @@ class Looker:
         cause = (error.do or "") if isinstance(error, CustomAutogradError) else UNMET if is_crash else ""
         return Fault("", f"{who} raises {first_line(error)}{by_whom}", cause=cause)
 
-    def _is_crash(self, case: Case, call: Call, error: Exception, *, is_meant: bool) -> bool:
+    def _is_crash(self, case: Case, call: Call, error: Exception) -> bool:
         """Return True if an exception is a crash: by its class, for empty tensors, or in a backward of another size."""
         is_foreseen = all(change.is_owed or change.is_foreseen for change in case.changes)
         is_of_class, is_empty = isinstance(error, CRASHES), any(x.numel() == 0 for x in call.sample.tensors())
         if self.judge.has_reference and is_foreseen and (is_of_class or is_empty):
             return True
-        is_sized = all(change.is_owed or change.key.startswith(("size", "shapes")) for change in case.changes)
-        is_due = is_sized and is_meant if self.judge.has_reference else is_foreseen and is_of_class
+        is_sized = all(change.is_owed or change.key.startswith("size") for change in case.changes)
+        is_due = is_foreseen and (is_sized if self.judge.has_reference else is_of_class)
         return is_due and case.way is PLAIN and not self._refuses_forward(call)
-
-    def _has_other_shapes(self, call: Call) -> bool:
-        """Return True if results have other shapes than those of the sample: no broadcast has swallowed a change."""
-        with contextlib.suppress(Exception), kept_random_state():
-            found = [
-                begin(self.target, self.target.call, replace(one, needs=frozenset())) for one in (call, self.start)
-            ]
-            after, before = ([y.shape for y in begun.values.values()] for begun in found)
-            return after != before
-        return False
 
     def _is_excused(self, case: Case, call: Call) -> bool:
         """Return True if an op may raise here: in a way or a layout, or where the reference raises too."""

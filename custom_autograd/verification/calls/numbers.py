@@ -200,7 +200,7 @@ def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | N
 def _are_offsets(tensor: Tensor) -> bool:
     """Return True if integers ascend from 0: beyond the last one there is nothing."""
     flat = tensor.reshape(-1)
-    return flat.numel() > 2 and int(flat[0]) == 0 and bool((flat[1:] >= flat[:-1]).all())
+    return tensor.dim() == 1 and flat.numel() > 2 and int(flat[0]) == 0 and bool((flat[1:] >= flat[:-1]).all())
 
 
 def _negative(target: Target, sample: Sample) -> Sample | None:

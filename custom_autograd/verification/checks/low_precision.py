@@ -126,8 +126,11 @@ class LowPrecision(Check):
 
 
 def _check_large(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Check values in float16, whose squares overflow."""
-    large, label = sample.map(_enlarged), f"numbers {FACTOR} times as large"
+    """Check values in float16 where the largest tensor alone, such as activations, has squares that overflow."""
+    tensors = sample.tensors()
+    position = max(range(len(tensors)), key=lambda i: tensors[i].numel() * tensors[i].is_floating_point(), default=0)
+    large = sample.with_tensors([_enlarged(x) if i == position else x.detach() for i, x in enumerate(tensors)])
+    label = f"numbers {FACTOR} times as large"
     if is_within_domain(target, sample, large):
         yield from _check(target, large, torch.float16, BUDGETS[torch.float16], label, has_gradients=False)
 
