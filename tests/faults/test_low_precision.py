@@ -49,8 +49,8 @@ class RefusesHalf(Scaled):
 def test_long_sums_that_take_long_are_computed_in_one_dtype(monkeypatch):
     compute = low_precision._check
 
-    def computed(target, sample, dtype, budget, label, **options):
-        yield from compute(target, sample, dtype, budget, label, **options)
+    def computed(target, sample, dtype, budget, label):
+        yield from compute(target, sample, dtype, budget, label)
         monkeypatch.setattr(low_precision, "LONGEST", -1 if label else 60)
 
     monkeypatch.setattr(low_precision, "_check", computed)

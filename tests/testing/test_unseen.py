@@ -28,7 +28,6 @@ The first set is here whole; of the second, most of those that were missed.
 
 FALSE_ALARMS = {
     "interpolate_polynomial": "explore: 32 nodes are so ill conditioned that finite differences prove nothing",
-    "batch_norm_training": "low_precision: true, the squares of numbers such as 300 overflow in float16",
     "split_exponent": "forward_mode, second_order: true, as PyTorch's gradient of ldexp by a negative integer is zero",
 }
 """Correct op -> which check fails it, and why."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError
-from custom_autograd.schema.samples import Sample, range_of
+from custom_autograd.schema.samples import Sample
 from custom_autograd.verification.calls.call import (
     DRAWN,
     Call,
@@ -26,9 +26,7 @@ from custom_autograd.verification.calls.call import (
 )
 from custom_autograd.verification.calls.call_arguments import value_of
 from custom_autograd.verification.calls.judge import CONDITION, moved
-from custom_autograd.verification.calls.numbers import within_range
 from custom_autograd.verification.harness.agreement import (
-    is_within_domain,
     long_sizes,
     refused,
     to_double,
@@ -51,7 +49,6 @@ from custom_autograd.verification.harness.differentiable import able_positions, 
 from custom_autograd.verification.harness.interpreted import find_interpreter
 from custom_autograd.verification.harness.pace import Pace
 from custom_autograd.verification.harness.settings import is_random
-from custom_autograd.verification.harness.sweeps import has_arithmetic, is_ordered
 from custom_autograd.verification.harness.targets import Target
 
 LONG = 4099
@@ -62,9 +59,6 @@ BUDGETS = {torch.float32: 2e-4, torch.float16: 1.2e-2, torch.bfloat16: 6e-2}
 
 SHARE = 0.02
 """Of the elements, that may be off by more: near a tie, rounding sends the gradient elsewhere."""
-
-FACTOR = 300
-"""Numbers so many times as large have squares that float16 does not hold, though results may be small again."""
 
 LONGEST = 2.0  # s of CPU time; of one sample, after which longer ones are left out
 
@@ -122,24 +116,6 @@ class LowPrecision(Check):
                     yield skipped(f"{label} in {dtype}: left out, because other dtypes took {LONGEST:g} s")
                     break
                 yield from _check(target, variant, dtype, budget, label)
-        yield from _check_large(target, sample)
-
-
-def _check_large(target: Target, sample: Sample) -> Iterator[Finding]:
-    """Check values in float16 where the largest tensor alone, such as activations, has squares that overflow."""
-    tensors = sample.tensors()
-    position = max(range(len(tensors)), key=lambda i: tensors[i].numel() * tensors[i].is_floating_point(), default=0)
-    large = sample.with_tensors([_enlarged(x) if i == position else x.detach() for i, x in enumerate(tensors)])
-    label = f"numbers {FACTOR} times as large"
-    if is_within_domain(target, sample, large):
-        yield from _check(target, large, torch.float16, BUDGETS[torch.float16], label, has_gradients=False)
-
-
-def _enlarged(tensor: Tensor) -> Tensor:
-    """Return larger numbers, as far as their range allows; others as they are."""
-    is_number = has_arithmetic(tensor) and tensor.layout == torch.strided and not is_ordered(tensor)
-    found = within_range(lambda x: x * FACTOR, range_of(tensor))(tensor.detach()) if is_number else None
-    return tensor.detach() if found is None else found
 
 
 def _results(target: Target, call: Call, *, is_truth: bool = False) -> Outcome:
@@ -176,13 +152,11 @@ def _is_wide(target: Target, sample: Sample) -> bool:
     return False
 
 
-def _check(
-    target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str, *, has_gradients: bool = True
-) -> Iterator[Finding]:
+def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, label: str) -> Iterator[Finding]:
     low = sample.map(lambda x: x.detach().to(dtype).requires_grad_(x.requires_grad) if x.is_floating_point() else x)
     context = f"{str(dtype).removeprefix('torch.')}{', ' + label if label else ''}"
     scales: Mapping[str, float] = {}
-    plain = Call(low, frozenset(able_positions(target, low) if has_gradients else ()))
+    plain = Call(low, frozenset(able_positions(target, low)))
     for call in (plain, plain.with_cotangent(torch.ones_like)):  # ones are what sum() sends
         try:
             found = _results(target, call)
