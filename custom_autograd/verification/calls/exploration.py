@@ -7,6 +7,7 @@ A case of a seed and a sample is the same on every machine and in every run.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -45,15 +46,16 @@ class Explorer:
 
     def explore(self) -> Iterator[Verdict]:
         """Draw until the time is spent; yield the smallest cases that are wrong, up to three of different kinds."""
-        self.looker.look(Case())  # what torch imports for the first fake would take the time of the draws
-        deadline, wrong = time.process_time() + self.seconds, list[frozenset[object]]()
+        deadline, wrong = math.inf, list[frozenset[object]]()
         for case in self._cases():
-            if (self.draws and time.process_time() > deadline) or len(wrong) == MOST_KINDS:
+            if time.process_time() > deadline or len(wrong) == MOST_KINDS:
                 break
             if any(kinds & _kinds(case) or not kinds for kinds in wrong):
                 continue
-            self.draws += 1
             verdict = self.looker.look(case)
+            if not self.draws:  # for the first fake, torch imports what would take the time of the draws
+                deadline = time.process_time() + self.seconds
+            self.draws += 1
             self._is_judged = not verdict.reason
             self.judged += self._is_judged
             if verdict.fault is not None:

@@ -19,6 +19,9 @@ Layout: TypeAlias = Callable[[Tensor], "Tensor | None"]
 EXPANDED = "expanded along its first dimension"
 """The one that changes numbers."""
 
+REORDERED = ("transposed", "channels-last", EXPANDED)
+"""How the texts of layouts end that do not name their order, and in which torch fills new tensors in another one."""
+
 
 def of(tensor: Tensor) -> Iterator[tuple[str, Layout]]:
     """Yield the layouts of tensors of so many dimensions, and what messages call them."""

@@ -22,7 +22,7 @@ from custom_autograd.verification.calls.call_arguments import may_be_dimension, 
 from custom_autograd.verification.calls.layouts import offset
 from custom_autograd.verification.harness.agreement import raised_on_fakes, values_of
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.sweeps import copy, is_index, is_ordered
+from custom_autograd.verification.harness.sweeps import ascends, copy, is_index, is_ordered
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -199,8 +199,7 @@ def _scaled(target: Target, sample: Sample, *, with_numbers: bool) -> Sample | N
 
 def _are_offsets(tensor: Tensor) -> bool:
     """Return True if integers ascend from 0: beyond the last one there is nothing."""
-    flat = tensor.reshape(-1)
-    return tensor.dim() == 1 and flat.numel() > 2 and int(flat[0]) == 0 and bool((flat[1:] >= flat[:-1]).all())
+    return tensor.dim() == 1 and tensor.numel() > 2 and int(tensor[0]) == 0 and ascends(tensor)
 
 
 def _negative(target: Target, sample: Sample) -> Sample | None:

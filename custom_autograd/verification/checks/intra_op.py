@@ -15,7 +15,7 @@ from custom_autograd.verification.harness import settings
 from custom_autograd.verification.harness.agreement import is_within_domain, to_double
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, NothingToCheckError, failed
 from custom_autograd.verification.harness.dispatching import device_type_of
-from custom_autograd.verification.harness.sweeps import elements_of, free_sizes, is_index, resized, sizes_of
+from custom_autograd.verification.harness.sweeps import ascends, elements_of, free_sizes, is_index, resized, sizes_of
 from custom_autograd.verification.harness.targets import Target
 
 STEPS = tuple(2**power for power in range(10, 19, 2))
@@ -82,9 +82,7 @@ def _repeatable_sizes(sample: Sample) -> frozenset[int]:
     numbers = {value for value in (*sample.args, *sample.kwargs.values()) if type(value) is int}
     found, kept = set[int](), set(numbers)
     for x in filter(is_index, sample.tensors()):
-        flat = x.detach().reshape(-1)
-        is_sorted = bool((flat[1:] >= flat[:-1]).all())
-        is_kept = is_sorted or int(flat.sum()) in sizes_of(sample) - {*x.shape}
+        is_kept = ascends(x) or int(x.sum()) in sizes_of(sample) - {*x.shape}
         (kept if is_kept else found).update(x.shape)
     return frozenset(found - kept - {0, 1})
 

@@ -21,7 +21,6 @@ MOST_SECONDS = 5.0
 MOST_GROWTH = 64
 """How many times the elements of the sample a call may have, whatever the sample takes."""
 
-
 MOST_ELEMENTS = 2**22
 """Of the results of a call with a large integer, which may be the length of several of their dimensions."""
 

@@ -215,9 +215,9 @@ def draws(target: Target, sample: Sample) -> bool:
 
 
 def where_draws_begin(number: int = 0) -> RandomState:
-    """Return where random numbers begin in each of several equal calls: no other code starts there, so it shows.
+    """Return where random numbers begin in each of several equal calls, for each number another state.
 
-    Another number is another place.
+    No other code starts there, so that drawing again is noticed.
     """
     return RandomState.seeded(torch.initial_seed() // 2 + 1 + number)
 

@@ -99,8 +99,13 @@ def is_ordered(tensor: Tensor) -> bool:
     is_real = has_arithmetic(tensor) and not tensor.is_complex()
     if not is_real or tensor.layout != torch.strided or tensor.dim() != 1 or tensor.numel() < 2:
         return False
-    flat = tensor.detach()
-    return bool((flat[1:] >= flat[:-1]).all() & (flat[0] < flat[-1]))
+    return ascends(tensor) and bool(tensor[0] < tensor[-1])
+
+
+def ascends(tensor: Tensor) -> bool:
+    """Return True if no number is smaller than the one before it, in logical order."""
+    flat = tensor.detach().reshape(-1)
+    return bool((flat[1:] >= flat[:-1]).all())
 
 
 def _numbers(value: object) -> frozenset[int]:
