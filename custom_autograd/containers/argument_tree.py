@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import GenericAlias
 from typing import Any, NoReturn
@@ -252,13 +252,14 @@ def flat_options(options: DeclarationOptions, tree: ArgumentTree) -> Declaration
     )
 
 
-def _parameters(signature: inspect.Signature, first: str) -> str:
+def _parameters(signature: inspect.Signature, first: str, absent: Collection[str]) -> str:
     """Return source of a parameter list with another first parameter; a default is written `$default$<name>`."""
     rows = signature.parameters.values()
 
     def spelled(kind: Any) -> list[str]:
         found = [row for row in rows if row.kind is kind]
-        return [row.name + ("" if row.default is row.empty else f"=$default${row.name}") for row in found]
+        defaults = {row.name: "$absent" if row.name in absent else f"$default${row.name}" for row in found}
+        return [row.name + ("" if row.default is row.empty else f"={defaults[row.name]}") for row in found]
 
     only = [*([first] if first else []), *spelled(inspect.Parameter.POSITIONAL_ONLY)]
     rest = spelled(inspect.Parameter.VAR_POSITIONAL) or ["$more"]
@@ -267,18 +268,20 @@ def _parameters(signature: inspect.Signature, first: str) -> str:
     return ", ".join([*parts, *spelled(inspect.Parameter.KEYWORD_ONLY)])
 
 
-def lines(tree: ArgumentTree, name: str, head: str, first: str) -> list[str]:
-    """Return the source of the call of one op, line by line."""
+def lines(tree: ArgumentTree, name: str, head: str, first: str, in_body: Mapping[str, str]) -> list[str]:
+    """Return the source of the call of one op, line by line, with those defaults in its body."""
     nodes = [node for node in tree.inputs if not isinstance(node, Plain)]
     taken = [f"        {', '.join(node.flat())}, = $take${node.name}({node.name})" for node in nodes]
     passed = [*([first] if first else []), *(flat for node in tree.positional for flat in node.flat())]
     passed += [f"{flat}={flat}" for node in tree.keywords for flat in node.flat()]
     body = [
-        f"def {head}({_parameters(tree.signature, first)}):",
+        f"def {head}({_parameters(tree.signature, first, in_body)}):",
         f'    """What {name}(...) runs: {name} itself knows no containers."""',
     ]
     if not tree.is_variadic:
         body += ["    if $more:", "        $refuse_more($more)"]
+    for argument, default in in_body.items():
+        body += [f"    if {argument} is $absent:", f"        {argument} = {default}"]
     if taken:
         body += ["    try:", *taken, "    except $MisfitError as $error:", "        $refuse($error)"]
     call = f"$flat({', '.join(passed)})"

@@ -15,14 +15,18 @@ from custom_autograd.core.errors import raise_if_any
 from custom_autograd.execution import kernel_call, refusals
 from custom_autograd.execution.kernel_call import write_reading
 from custom_autograd.execution.source import (
+    Absent,
     Source,
     call_kernel,
+    defaults_in_body,
+    flat_defaults_in_body,
     pass_on,
     refuse_more,
     signature,
     tuple_of,
     values_of,
     write_conversions,
+    write_defaults,
 )
 from custom_autograd.registration.registry import OpRecord
 from custom_autograd.schema.arguments import error_of_type
@@ -112,6 +116,7 @@ def _helpers(record: OpRecord, overload: Callable[..., Any] | None) -> dict[str,
         **refusals.helpers(record.declaration),
         "is_compiling": torch.compiler.is_compiling,
         "named_tuple": record.declaration.schema.named_tuple,
+        "absent": Absent,
     }
 
 
@@ -235,7 +240,7 @@ def _with_containers(
     from custom_autograd.containers import argument_tree  # imported for ops with containers
 
     source = _source_with_containers(record, tree, name, first)
-    helpers = argument_tree.values(tree, record.name, record.declaration.location, flat)
+    helpers = {**argument_tree.values(tree, record.name, record.declaration.location, flat), "absent": Absent}
     own = tree.signature.parameters.values()
     helpers["refuse_more"] = refuse_more(record.name, [(one.kind, one.default is not one.empty) for one in own])
     return _named(record, source.compiled(f"{record.name} {name} with containers", helpers)[name])
@@ -245,7 +250,8 @@ def _source_with_containers(record: OpRecord, tree: ArgumentTree, name: str, fir
     from custom_autograd.containers import argument_tree  # as above
 
     source = Source.of(record.declaration, *tree.signature.parameters)
-    source.lines(*argument_tree.lines(tree, record.name, f"${name}", first))
+    in_body = defaults_in_body(tree.parameters().defaults)
+    source.lines(*argument_tree.lines(tree, record.name, f"${name}", first, in_body))
     return source
 
 
@@ -257,8 +263,11 @@ def _source(record: OpRecord, write: Callable[[Source, Schema, str], None]) -> S
 
 def write_public_call(source: Source, schema: Schema, name: str) -> None:
     """Write `op`: `call`, with errors that say what a call of the op may have."""
-    with source.block(f"def $op({signature(schema, first='$self', rest='$more', for_dispatcher=False)})"):
+    in_body = flat_defaults_in_body(schema)
+    parameters = signature(schema, first="$self", rest="$more", for_dispatcher=False, in_body=in_body)
+    with source.block(f"def $op({parameters})"):
         source.line(f'"""What {name}(...) runs."""')
+        write_defaults(source, in_body)
         if not any(argument.is_variadic for argument in schema.arguments):
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
@@ -275,8 +284,10 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
 
 def write_traced_call(source: Source, schema: Schema, name: str) -> None:
     """Write what Dynamo traces in place of `op`; the fake, which it calls, refuses None."""
-    with source.block(f"def $traced({signature(schema, first='$self', for_dispatcher=False)})"):
+    in_body = flat_defaults_in_body(schema)
+    with source.block(f"def $traced({signature(schema, first='$self', for_dispatcher=False, in_body=in_body)})"):
         source.line(f'"""What Dynamo traces in place of {name}(...)."""')
+        write_defaults(source, in_body)
         _write_conversions(source, schema, "$output", is_traced=True)
         _write_return(source, schema, f"$overload({pass_on(schema)})")
 
@@ -293,8 +304,10 @@ def _explaining(source: Source) -> Iterator[None]:
 
 def write_call(source: Source, schema: Schema, name: str) -> None:
     """Write `call`: it converts what the dispatcher cannot hold, and drops hidden outputs."""
-    with source.block(f"def $call({signature(schema, for_dispatcher=False)})"):
+    in_body = flat_defaults_in_body(schema)
+    with source.block(f"def $call({signature(schema, for_dispatcher=False, in_body=in_body)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
+        write_defaults(source, in_body)
         _write_conversions(source, schema, "$output")
         _write_return(source, schema, f"$overload({pass_on(schema)})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any, NoReturn
@@ -128,8 +128,10 @@ def literal(value: Any) -> str:  # Any: what has a literal in Python
     return repr(value).replace("$", r"\x24")
 
 
-def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool) -> str:
-    """Return source of a parameter list, with defaults."""
+def signature(
+    schema: Schema, *, first: str = "", rest: str = "", for_dispatcher: bool, in_body: Collection[str] = ()
+) -> str:
+    """Return source of a parameter list, with defaults, but for those that `write_defaults` writes."""
     parts, has_star = [first] if first else [], False
     for argument in schema.arguments:
         is_variadic = argument.is_variadic and not for_dispatcher
@@ -137,6 +139,8 @@ def signature(schema: Schema, *, first: str = "", rest: str = "", for_dispatcher
             parts.append(f"*{rest}")
         has_star |= argument.is_keyword_only or is_variadic
         default = default_of(argument, for_dispatcher=for_dispatcher)[0] if argument.has_default else ""
+        if argument.name in in_body:
+            default = "$absent"
         if argument.is_variadic and for_dispatcher:
             default = "()"  # the dispatcher always gives it; Python wants a default behind others
         parts.append(f"{'*' * is_variadic}{argument.name}{'=' * bool(default)}{default}")
@@ -177,6 +181,37 @@ def default_of(argument: Argument, *, for_dispatcher: bool) -> tuple[str, Any]:
     if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
         return literal(value), value
     return f"${'dispatcher_default' if for_dispatcher else 'default'}${argument.name}", value
+
+
+class Absent:
+    """The default in a signature of a parameter whose own default is written in the body."""
+
+
+def defaults_in_body(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return source of those defaults, by name, of which Dynamo makes inputs of a graph if a signature has them.
+
+    Shapes are dynamic then, and the defaults hold floats. (Any: defaults of any type.)
+    """
+    found = {}
+    for name, value in values.items():
+        numbers = value if type(value) in (tuple, list) else (value,)
+        are_plain = all(type(one) is int or (type(one) is float and math.isfinite(one)) for one in numbers)
+        if are_plain and float in map(type, numbers):
+            found[name] = literal(value)
+    return found
+
+
+def flat_defaults_in_body(schema: Schema) -> dict[str, str]:
+    """Return the same of the arguments of a schema."""
+    given = [argument for argument in schema.arguments if argument.has_default]
+    return defaults_in_body({argument.name: default_of(argument, for_dispatcher=False)[1] for argument in given})
+
+
+def write_defaults(source: Source, in_body: Mapping[str, str]) -> None:
+    """Write defaults in the body of a function, where they are constants for Dynamo."""
+    for name, default in in_body.items():
+        with source.block(f"if {name} is $absent"):
+            source.line(f"{name} = {default}")
 
 
 def defaults(schema: Schema) -> dict[str, Any]:

@@ -242,8 +242,10 @@ def test_the_source_of_an_op_with_a_hidden_output_keywords_and_defaults():
 # source::norm(Tensor x, Tensor? weight=None, SymInt n=2, *, float eps=1e-06) -> (Tensor, Tensor)
 
 
-def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
+def op(self, /, x, weight=None, n=2, *more, eps=absent):
     \"\"\"What source::norm(...) runs.\"\"\"
+    if eps is absent:
+        eps = 1e-06
     if more:
         refuse_more(more)
     if x is None:
@@ -260,8 +262,10 @@ def op(self, /, x, weight=None, n=2, *more, eps=1e-06):
         raise
 
 
-def traced(self, /, x, weight=None, n=2, *, eps=1e-06):
+def traced(self, /, x, weight=None, n=2, *, eps=absent):
     \"\"\"What Dynamo traces in place of source::norm(...).\"\"\"
+    if eps is absent:
+        eps = 1e-06
     if isinstance(n, Tensor):
         refuse_tracked('n', n)
     if isinstance(eps, Tensor):
@@ -270,8 +274,10 @@ def traced(self, /, x, weight=None, n=2, *, eps=1e-06):
     return results[0]
 
 
-def call(x, weight=None, n=2, *, eps=1e-06):
+def call(x, weight=None, n=2, *, eps=absent):
     \"\"\"source::norm(...) by way of the dispatcher.\"\"\"
+    if eps is absent:
+        eps = 1e-06
     if x is None:
         refuse_none('x')
     if isinstance(n, Tensor):

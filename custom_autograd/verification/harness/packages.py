@@ -117,15 +117,20 @@ def _dispatcher_ops(root: ModuleType) -> Iterator[str]:
     """Yield the names of the ops that the package registers with the dispatcher and that take tensors."""
     folders = {Path(folder).resolve() for folder in getattr(root, "__path__", ())}
     namespaces = {root.__name__, root.__name__.rpartition(".")[2]}
-    resolved = functools.cache(lambda file: Path(file).resolve())  # thousands of ops of torch come from few files
+
+    @functools.cache  # thousands of ops of torch come from few files
+    def place_of(file: str) -> tuple[bool, bool]:
+        """Return whether a file belongs to the package, and whether it does not tell who registers an op."""
+        path = Path(file).resolve()
+        is_own = str(path) == root.__file__ or not folders.isdisjoint(path.parents)
+        return is_own, path.suffix != ".py" or path == Path(torch.library.__file__).resolve()  # C++, Library.define
+
     for name in sorted(dispatch.all_names()):
         definition = definitions.find_definition(name)
         if definition is not None:
             is_own = _is_within(_module_of(definition), root.__name__)
         else:
-            file = resolved(dispatch.schema_and_file(name)[1])
-            is_in_files = str(file) == root.__file__ or not folders.isdisjoint(file.parents)
-            is_nowhere = file.suffix != ".py" or file == resolved(torch.library.__file__)  # C++, torch.library.define
+            is_in_files, is_nowhere = place_of(dispatch.schema_and_file(name)[1])
             is_own = is_in_files or (is_nowhere and name.partition("::")[0] in namespaces)
         if is_own and "Tensor" in dispatch.schema_and_file(name)[0]:
             yield name
