@@ -68,7 +68,7 @@ def test_a_kernel_that_gives_a_leaf_another_dtype_changes_no_gradient():
     assert ([1.0, 1.0, 1.0], torch.float32) == (x.grad.tolist(), x.grad.dtype)
 
 
-@pytest.mark.skipif(not hasattr(graph, "node_creation_hook"), reason="node_creation_hook came with torch 2.15")
+@pytest.mark.skipif(not hasattr(graph, "node_creation_hook"), reason="node_creation_hook came with torch 2.14")
 def test_those_who_ask_hear_of_a_complete_node():
     def setup(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
@@ -91,7 +91,7 @@ def heard_in(op):
     return heard
 
 
-@pytest.mark.skipif(not hasattr(graph, "node_creation_hook"), reason="node_creation_hook came with torch 2.15")
+@pytest.mark.skipif(not hasattr(graph, "node_creation_hook"), reason="node_creation_hook came with torch 2.14")
 def test_a_hook_that_raises_leaves_the_op_as_it_was():
     op = declare("raising", lambda x: None)
     x, y = torch.ones(3, requires_grad=True), torch.ones(3)

@@ -4,8 +4,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/version.h>
 
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#if __has_include(<ATen/NodeCreationHooks.h>)  // PyTorch 2.14 and newer
 #include <ATen/NodeCreationHooks.h>
+#define CUSTOM_AUTOGRAD_TELLS_OF_NODES
 #endif
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
@@ -29,7 +30,7 @@ std::shared_ptr<T> make_node(Args&&... args) {
 // Tells those who asked for it that the graph has a new node.
 template <class Pointer>
 void tell_of_new_node(const Pointer& node) {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#ifdef CUSTOM_AUTOGRAD_TELLS_OF_NODES
   if (!at::impl::NodeCreationHooks::empty()) torch::autograd::fire_node_creation_hooks(node);
 #endif
 }
