@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from custom_autograd.containers.op_adapter import adapter_of
 from custom_autograd.core.errors import RegistrationError
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.locations import location_of
 from custom_autograd.core.messages import show
 from custom_autograd.execution.bind import Binder
@@ -132,7 +132,7 @@ class OpFlops:
         for overload in self.overloads:
             flop_counter.register(overload, self.forward)
 
-    @cached_property
+    @Lazy
     def _derived(self) -> DerivedFlops | None:
         """Return the FLOPs by the reference, or None if there is no reference."""
         if self._computation is None:
@@ -141,7 +141,7 @@ class OpFlops:
 
         return DerivedFlops(self._declaration, self._computation)
 
-    @cached_property
+    @Lazy
     def _counts_backward(self) -> bool:
         """Return True if a number replaces what is counted while the backward runs."""
         if self._rule is not None and self._rule.backward is not None:

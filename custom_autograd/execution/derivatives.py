@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientUnavailable
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.metadata import Metadata
 from custom_autograd.execution.differentiated_reference import IS_IN_JVP
 from custom_autograd.execution.plan import SAVED_VALUES, Plan
@@ -50,7 +51,7 @@ class Derivatives:
         self.drop_in, self._has_reverse = _drop_in_of(plan), plan.has_reverse
         self.saved_tensors, self.saved_values = plan.saved_tensors, plan.saved_values
 
-    @cached_property
+    @Lazy
     def tangents(self) -> Jvp:
         """Return what computes tangents."""
         from custom_autograd.execution.jvp import Jvp  # loaded for the first tangent

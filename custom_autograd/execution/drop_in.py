@@ -9,7 +9,7 @@ is costs nothing more; what is computed keeps its history. For outputs see NOTE 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.core.errors import GradientError, GradientUnavailable
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.core.messages import advise_tensor, quote, show
 from custom_autograd.core.signatures import returns_nothing
 from custom_autograd.execution.context import Context, check_saved, is_parted, pack, unpack
@@ -171,7 +172,7 @@ class DropIn:
         """Return the kept tensors, with a second derivative that raises if they were computed from outputs."""
         return forbid_following(kept, inputs, outputs, self._not_followed)
 
-    @cached_property
+    @Lazy
     def _not_followed(self) -> str:
         """The message of a second derivative that would need more history than there is."""
         error = self.origin.error(

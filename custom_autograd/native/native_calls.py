@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from custom_autograd.core.errors import KernelUnavailable
+from custom_autograd.core.lazy import Lazy
 from custom_autograd.execution.generated import generated_code_of
 from custom_autograd.execution.kernel_call import note_kernel
 from custom_autograd.execution.proofs import Prover
@@ -133,7 +134,7 @@ class NativeCalls:
             rows.append((names.index(name), element, dim, *its))
         return check.function, tuple(rows)
 
-    @functools.cached_property
+    @Lazy
     def _reader(self) -> ResultReader:
         return ResultReader(self._record.declaration, self._record.kernels.describe)
 

@@ -16,7 +16,8 @@
 - `OpOverload._enable_pyobj_dispatch`, `_is_pyobj_dispatcher_enabled`, `_pyobj_dispatcher`, `_cpp_dispatch_handle`: from
   torch 2.15 on the dispatcher's steps may be done on Python objects, as for ops of torch.library.custom_op: that takes
   two thirds of the time, and profilers do not see such ops.
-- `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name.
+- `OpOverload`: the type of `torch.ops.ns.name.default`, which has no public name; its cached properties, such as
+  `_handle`, and their `lock` (Python 3.10 and 3.11).
 
 TorchDispatchMode       the documented way to see what an op calls and allocates; its module is private, its meaning not
 FunctionalTensorMode    where AOTAutograd makes graphs functional; `torch.library.triton_op` is taken apart there
@@ -40,7 +41,9 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import re
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -312,3 +315,14 @@ HANDED_BACK: frozenset[torch.Tag] = frozenset(
     tag for name in ("inplace", "out") if (tag := getattr(torch.Tag, name, None)) is not None
 )
 """The tags of ops that return what they wrote to."""
+
+
+def _free_overloads() -> None:
+    """Free the locks of the properties of overloads in a forked child: before Python 3.12 each has one."""
+    for value in vars(OpOverload).values():
+        if isinstance(value, functools.cached_property) and hasattr(value, "lock"):
+            value.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_overloads)

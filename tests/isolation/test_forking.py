@@ -264,6 +264,45 @@ thread.join()
     assert ("[2.0, 2.0, 2.0]\n", "") == (finished.stdout, finished.stderr)
 
 
+def test_a_child_does_not_wait_for_what_another_thread_computes_of_an_overload():
+    """Before Python 3.12 a cached property has a lock, which that thread holds at the fork."""
+    program = """
+import faulthandler, os, threading, time
+import torch
+from torch import Tensor
+from custom_autograd import custom_op
+
+@custom_op("forking::tripled", reference=True)
+def tripled(x: Tensor) -> Tensor:
+    return x * 3
+
+torch.ones(3) * 2
+find, computing = torch._C._dispatch_find_schema_or_throw, threading.Event()
+
+def slow(*name):
+    if threading.current_thread() is thread:
+        computing.set()
+        time.sleep(0.5)
+    return find(*name)
+
+torch._C._dispatch_find_schema_or_throw = slow
+thread = threading.Thread(target=lambda: torch.ops.forking.tripled.default._handle)
+thread.start()
+computing.wait()
+pid = os.fork()
+if pid == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    torch.ops.forking.tripled.default._handle
+    print(tripled(torch.ones(3)).tolist(), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+thread.join()
+"""
+    finished = subprocess.run([*PYTHON, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ("[3.0, 3.0, 3.0]\n", "") == (finished.stdout, finished.stderr)
+
+
 def test_a_fork_waits_for_no_other_package(tmp_path):
     """The main thread lets the import go on after the fork only."""
     (tmp_path / "custom_autograd_extras.py").write_text(
