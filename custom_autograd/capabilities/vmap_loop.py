@@ -21,7 +21,7 @@ from custom_autograd.schema.named_tuples import in_order_of, sole_value
 from custom_autograd.schema.schema import Output
 from custom_autograd.torch_private.transforms import is_recorded_anywhere
 from custom_autograd.values.random_state import kept_random_state
-from custom_autograd.values.tensors import copies, overwrite, tensors_in
+from custom_autograd.values.tensors import copies, overwrite, refuse_overlap, tensors_in
 
 ByName = Mapping[str, Any]  # Any: the op's arguments, and the dimension (or list of dimensions) of each
 
@@ -33,6 +33,8 @@ def loop_over_batch(record: OpRecord, info: Any, values: ByName, dims: ByName) -
     count = int(info.batch_size)  # of a symbolic batch: the graph holds for as many samples
     is_same, last = draws and info.randomness == "same", max(count, 1) - 1
     written = _written_and_recorded(record, values)
+    if written:  # each call gets copies of these, in which the op would not see it
+        refuse_overlap(record.declaration, values)
     calls = [
         _call(record, values, dims, index, written, keeps_state=is_same and index < last) for index in range(last + 1)
     ]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from messages.shown import message
 from tables import each
 from torch import Tensor
-from torch.func import grad, jvp
+from torch.func import grad, jvp, vmap
+from torch.testing import assert_close
 
 from custom_autograd import GradientError, custom_op
 from custom_autograd.values.tensors import do_overlap
@@ -119,6 +120,27 @@ def test_a_recorded_call_with_overlapping_mutated_arguments_raises(kind, mode):
 
     with pytest.raises(GradientError, match="shares memory with"):
         RECORDED[mode](call)
+
+
+@each("mode", RECORDED)
+@each("kind", OVERLAPPING)
+def test_so_does_a_batch_of_calls(kind, mode):
+    def call(x):
+        t = x * 1
+        OVERLAPPING[kind](t, x)
+        return t
+
+    with pytest.raises(GradientError, match="shares memory with"):
+        RECORDED[mode](lambda x: vmap(call)(torch.stack([x, x])))
+
+
+def test_a_batch_of_views_that_do_not_overlap_is_accepted():
+    def call(x):
+        t = (x * 1).repeat(2).view(3, 2)
+        add_both_(t[:, 0], t[:, 1], x)
+        return t
+
+    assert_close(grad(lambda x: vmap(call)(torch.stack([x, x])).sum())(torch.ones(3)), torch.full((3,), 8.0))
 
 
 @pytest.mark.parametrize("kind", OVERLAPPING)
