@@ -267,7 +267,6 @@ def write_public_call(source: Source, schema: Schema, name: str) -> None:
     parameters = signature(schema, first="$self", rest="$more", for_dispatcher=False, in_body=in_body)
     with source.block(f"def $op({parameters})"):
         source.line(f'"""What {name}(...) runs."""')
-        write_defaults(source, in_body)
         if not any(argument.is_variadic for argument in schema.arguments):
             with source.block("if $more"):
                 source.line("$refuse_more($more)")
@@ -287,7 +286,6 @@ def write_traced_call(source: Source, schema: Schema, name: str) -> None:
     in_body = flat_defaults_in_body(schema)
     with source.block(f"def $traced({signature(schema, first='$self', for_dispatcher=False, in_body=in_body)})"):
         source.line(f'"""What Dynamo traces in place of {name}(...)."""')
-        write_defaults(source, in_body)
         _write_conversions(source, schema, "$output", is_traced=True)
         _write_return(source, schema, f"$overload({pass_on(schema)})")
 
@@ -307,12 +305,12 @@ def write_call(source: Source, schema: Schema, name: str) -> None:
     in_body = flat_defaults_in_body(schema)
     with source.block(f"def $call({signature(schema, for_dispatcher=False, in_body=in_body)})"):
         source.line(f'"""{name}(...) by way of the dispatcher."""')
-        write_defaults(source, in_body)
         _write_conversions(source, schema, "$output")
         _write_return(source, schema, f"$overload({pass_on(schema)})")
 
 
 def _write_conversions(source: Source, schema: Schema, output: str, *, is_traced: bool = False) -> None:
+    write_defaults(source, flat_defaults_in_body(schema))
     write_conversions(source, schema)
     refusals.write_refusals(source, schema, is_traced=is_traced)
     if schema.is_one_tuple:  # see the note in dispatcher_library.py

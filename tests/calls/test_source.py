@@ -244,10 +244,10 @@ def test_the_source_of_an_op_with_a_hidden_output_keywords_and_defaults():
 
 def op(self, /, x, weight=None, n=2, *more, eps=absent):
     \"\"\"What source::norm(...) runs.\"\"\"
-    if eps is absent:
-        eps = 1e-06
     if more:
         refuse_more(more)
+    if eps is absent:
+        eps = 1e-06
     if x is None:
         refuse_none('x')
     if isinstance(n, Tensor):
