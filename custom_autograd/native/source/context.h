@@ -121,22 +121,43 @@ inline int set_needs(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
-// What a ctx does not have, its node may: name(), next_functions, metadata, ...
-inline PyObject* get_attribute(PyObject* self, PyObject* name) {
-  PyObject* found = PyObject_GenericGetAttr(self, name);
-  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+// What a ctx does not have, its node may: name(), next_functions, metadata, ... These are descriptors and not a
+// `tp_getattro` of the class, with which each `ctx.save_for_backward` would make a bound method.
+struct OfNode {
+  PyObject_HEAD
+  PyObject* name;
+};
+
+inline PyTypeObject OfNodeType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+inline PyObject* get_of_node(PyObject* descriptor, PyObject* self, PyObject*) {
+  if (!self) return Py_NewRef(descriptor);
+  PyObject* name = reinterpret_cast<OfNode*>(descriptor)->name;
   HANDLE_TH_ERRORS
-  Raised raised;
   NodePointer node = of(self)->node.lock();
-  if (node) {
-    Reference shown(checked(torch::autograd::functionToPyObject(node)));
-    found = PyObject_GenericGetAttr(shown.get(), name);
-    if (found) return found;
-    PyErr_Clear();
-  }
-  raised.restore();
-  return nullptr;
+  if (!node) return PyErr_Format(PyExc_AttributeError, "the graph of this ctx is gone, and %R with it", name);
+  Reference shown(checked(torch::autograd::functionToPyObject(node)));
+  return PyObject_GetAttr(shown.get(), name);
   END_HANDLE_TH_ERRORS
+}
+
+// What any node of C++ has in Python, and a ctx has not.
+inline int add_of_node() {
+  Reference module(PyImport_ImportModule("torch._C"));
+  Reference functions(module ? PyObject_GetAttrString(module.get(), "_functions") : nullptr);
+  Reference node(functions ? PyObject_GetAttrString(functions.get(), "UndefinedGrad") : nullptr);
+  Reference names(node ? PyObject_Dir(node.get()) : nullptr);
+  if (!names) return -1;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names.get()); ++i) {
+    PyObject* name = PyList_GET_ITEM(names.get(), i);
+    if (_PyType_Lookup(&RuleContextType, name)) continue;
+    Reference descriptor(reinterpret_cast<PyObject*>(PyObject_New(OfNode, &OfNodeType)));
+    if (!descriptor) return -1;
+    reinterpret_cast<OfNode*>(descriptor.get())->name = Py_NewRef(name);
+    if (PyDict_SetItem(RuleContextType.tp_dict, name, descriptor.get()) < 0) return -1;
+  }
+  PyType_Modified(&RuleContextType);
+  return 0;
 }
 
 inline int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -194,14 +215,18 @@ inline int make_type() {
   RuleContextType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
   RuleContextType.tp_dictoffset = offsetof(RuleContext, attributes);
   RuleContextType.tp_weaklistoffset = offsetof(RuleContext, weak);
-  RuleContextType.tp_getattro = get_attribute;
   RuleContextType.tp_setattro = PyObject_GenericSetAttr;
   RuleContextType.tp_traverse = traverse;
   RuleContextType.tp_clear = clear;
   RuleContextType.tp_dealloc = destroy;
   RuleContextType.tp_methods = methods;
   RuleContextType.tp_getset = properties;
-  return PyType_Ready(&RuleContextType);
+  OfNodeType.tp_name = "custom_autograd.native.OfNode";
+  OfNodeType.tp_basicsize = sizeof(OfNode);
+  OfNodeType.tp_flags = Py_TPFLAGS_DEFAULT;
+  OfNodeType.tp_descr_get = get_of_node;
+  if (PyType_Ready(&OfNodeType) < 0 || PyType_Ready(&RuleContextType) < 0) return -1;
+  return add_of_node();
 }
 
 }  // namespace rule_context

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <mutex>
+#include <typeinfo>
 
 // NOTE [the lock of a leaf]
 // The node that accumulates the gradient of a leaf is made under a lock of the tensor. A thread without the GIL may have
@@ -35,3 +36,6 @@ inline torch::autograd::Edge edge_of(const at::Tensor& tensor) {
   if (meta && !meta->grad_fn_ && !meta->is_view_) return edge_of_leaf(tensor, *meta);
   return torch::autograd::impl::gradient_edge(tensor);
 }
+
+// Whether a node accumulates the gradient of a leaf.
+inline bool is_leaf(const torch::autograd::Node& node) { return typeid(node) == typeid(torch::autograd::AccumulateGrad); }

@@ -78,3 +78,10 @@ inline bool requires_grad(const at::Tensor& tensor) {
 }
 
 inline bool is_view(const at::Tensor& tensor) { return meta_of(tensor) && tensor.is_view(); }
+
+// What recorded a tensor, without a virtual call but for a view, which may have to ask its base; null for a leaf.
+inline const torch::autograd::Node* node_of(const at::Tensor& tensor) {
+  auto* meta = meta_of(tensor);
+  if (!meta) return nullptr;
+  return meta->is_view_ ? tensor.grad_fn().get() : meta->grad_fn_.get();
+}

@@ -136,20 +136,20 @@ struct KernelModes {
 
 // Outputs as leaves that require a gradient: see NOTE [what is computed from outputs] in drop_in.py.
 struct Marks {
-  std::vector<Tensor> outputs;
+  c10::SmallVector<c10::TensorImpl*, 4> outputs;  // which the result holds
 
   Marks(const Call* op, PyObject* result) {
     for (int i = 0; i < op->outputs; ++i) {
       const Tensor& one = THPVariable_Unpack(op->outputs > 1 ? PyTuple_GET_ITEM(result, i) : result);
       if (one.requires_grad() || !torch::autograd::isDifferentiableType(one.scalar_type())) continue;
       one.set_requires_grad(true);
-      outputs.push_back(one);
+      outputs.push_back(one.unsafeGetTensorImpl());
     }
   }
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
   ~Marks() {
-    for (const Tensor& one : outputs) one.set_requires_grad(false);
+    for (c10::TensorImpl* one : outputs) one->set_requires_grad(false);
   }
 };
 
@@ -173,7 +173,8 @@ Reference set_up(const Call* op, const Kind& kind, PyObject* result, const Value
 bool has_computed(PyObject* saved, const Call* op, const Values& values, const NodePointer& owner) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved); ++i) {
     PyObject* one = PyTuple_GET_ITEM(saved, i);
-    if (one == Py_None || !THPVariable_Unpack(one).grad_fn() || THPVariable_Unpack(one).grad_fn() == owner) continue;
+    const Node* recorded = one == Py_None ? nullptr : node_of(THPVariable_Unpack(one));
+    if (!recorded || recorded == owner.get()) continue;
     if (holds_for_tensors(op, values, [&](size_t, PyObject* tensor) { return tensor != one; })) return true;
   }
   return false;
@@ -201,7 +202,7 @@ void keep(const Call* op, PyObject* result, const Values& values, const NodePoin
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved.get()); ++i) {
     PyObject* one = PyTuple_GET_ITEM(saved.get(), i);
-    bool is_output = one != Py_None && THPVariable_Unpack(one).grad_fn() == owner;
+    bool is_output = one != Py_None && node_of(THPVariable_Unpack(one)) == owner.get();
     node->is_saved_output.push_back(is_output);
     if (one == Py_None)
       node->saved.emplace_back();
