@@ -30,7 +30,7 @@ from custom_autograd.verification.calls.call import (
 from custom_autograd.verification.harness.base import first_line
 from custom_autograd.verification.harness.comparison import is_same
 from custom_autograd.verification.harness.settings import move_on, where_draws_begin
-from custom_autograd.verification.harness.sweeps import has_arithmetic
+from custom_autograd.verification.harness.sweeps import has_arithmetic, is_ordered
 from custom_autograd.verification.harness.targets import Target
 
 
@@ -48,14 +48,24 @@ def plainly(target: Target, call: Call) -> Iterator[Outcome]:
 
 def varied(target: Target, call: Call) -> Call:
     """Return the call with other numbers, drawn ones too, or as it is if the op refuses those: no sample has them."""
-    other = call.map(lambda x: x.detach() * 0.97 if has_arithmetic(x) else x.detach())
     if call.state is not None:
         call = replace(call, state=where_draws_begin(1))
-        other = replace(other, state=call.state)
-    with contextlib.suppress(Exception):
-        run(target, target.call, other)
-        return other
+    for change in (_smaller_and_reversed, _smaller):
+        with contextlib.suppress(Exception):
+            other = call.map(change)
+            run(target, target.call, other)
+            return other
     return call
+
+
+def _smaller_and_reversed(tensor: Tensor) -> Tensor:
+    """Return numbers that are sorted in another order, and whose largest stands elsewhere."""
+    smaller = _smaller(tensor)
+    return smaller if is_ordered(tensor) or not has_arithmetic(tensor) else smaller.flip(tuple(range(tensor.dim())))
+
+
+def _smaller(tensor: Tensor) -> Tensor:
+    return tensor.detach() * 0.97 if has_arithmetic(tensor) else tensor.detach()
 
 
 def _others_between(target: Target, call: Call) -> Iterator[Outcome]:

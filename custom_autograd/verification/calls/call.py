@@ -49,6 +49,7 @@ class Call:
         state: where random numbers begin in each forward; None leaves them alone, as calls in several threads must:
             torch deadlocks where two threads ask for the state at once and Python collects garbage while one is given
             it (torch 2.13 holds the generator's lock meanwhile).
+        same: arguments that give the same results, from which those are known; None for `sample`.
     """
 
     sample: Sample
@@ -57,6 +58,7 @@ class Call:
     shared: tuple[int, int] | None = None
     is_apart: bool = False
     state: RandomState | None = None
+    same: Sample | None = None
 
     def plain(self) -> "Call":
         """Return the call with equal numbers: contiguous, in tensors of their own, zeros for cotangents left out."""
@@ -65,7 +67,8 @@ class Call:
             found = u if self.cotangent is None else self.cotangent(u, position)
             return torch.zeros_like(u) if found is None else contiguous(found)
 
-        return replace(self, sample=self.sample.map(contiguous), cotangent=cotangent, is_apart=True)
+        sample = (self.same or self.sample).map(contiguous)
+        return replace(self, sample=sample, cotangent=cotangent, is_apart=True, same=None)
 
     def with_cotangent(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """Return the call with a function applied to each of its cotangents."""
@@ -79,7 +82,8 @@ class Call:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """Return the call with a function applied to each tensor."""
-        return replace(self, sample=self.sample.map(function))
+        same = None if self.same is None else self.same.map(function)
+        return replace(self, sample=self.sample.map(function), same=same)
 
 
 def contiguous(tensor: Tensor) -> Tensor:

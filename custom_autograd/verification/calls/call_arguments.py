@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from custom_autograd.verification.harness.differentiable import can_have_gradien
 from custom_autograd.verification.harness.records import record_of
 from custom_autograd.verification.harness.sweeps import is_index, sizes_of
 from custom_autograd.verification.harness.targets import Target
+
+Apply: TypeAlias = Callable[[Sample], Sample | None]
+"""Makes one change of a sample; None where it does not fit."""
 
 
 def declared_arguments(target: Target) -> list[Argument]:
@@ -157,12 +161,19 @@ def _with_item(target: Target, name: str, key: object, other: float, sample: Sam
     return None
 
 
-def reordered(target: Target, sample: Sample) -> Iterator[tuple[str, Callable[[Sample], Sample | None]]]:
-    """Yield the call with the keys of a dict without tensors in reverse order."""
+def reordered(target: Target, sample: Sample) -> Iterator[tuple[str, Apply, bool]]:
+    """Yield the call with the keys of a dict in reverse order, and whether it must give what the sample gives.
+
+    It must where an earlier dict has the same keys: items belong together by key. Else the order may have a meaning.
+    """
+    earlier: list[frozenset[object]] = []
     for row in target.arguments:
         value = value_of(target, sample, row.name)
-        if isinstance(value, dict) and len(value) > 1 and not Sample(value).tensors():
-            yield f"the keys of '{row.name}' in another order", partial(_reversed, target, row.name)
+        if isinstance(value, dict) and len(value) > 1 and not target.written_positions(sample):
+            is_paired = frozenset(value) in earlier
+            if is_paired or target.visible_reference is not None:
+                yield f"the keys of '{row.name}' in another order", partial(_reversed, target, row.name), is_paired
+            earlier.append(frozenset(value))
 
 
 def _reversed(target: Target, name: str, sample: Sample) -> Sample | None:

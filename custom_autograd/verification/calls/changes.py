@@ -19,6 +19,7 @@ from custom_autograd.schema.samples import Sample, is_drawn, range_of
 from custom_autograd.verification.calls import call_arguments, layouts, sizes
 from custom_autograd.verification.calls.call import Call, Cotangent
 from custom_autograd.verification.calls.call_arguments import declared_arguments, value_of, with_value
+from custom_autograd.verification.calls.cotangents import COTANGENT_CHANGES
 from custom_autograd.verification.calls.numbers import (
     AT_ENDS,
     BESIDE,
@@ -29,7 +30,6 @@ from custom_autograd.verification.calls.numbers import (
     OF_VALUES,
     VALUE_CHANGES,
     all_first,
-    at_ends,
     casts,
     coincidences,
     element,
@@ -37,8 +37,8 @@ from custom_autograd.verification.calls.numbers import (
     in_order,
     large_integers,
     shuffled,
-    within_range,
 )
+from custom_autograd.verification.calls.ranges import at_ends, outside, within_range
 from custom_autograd.verification.harness.differentiable import can_have_gradient
 from custom_autograd.verification.harness.sweeps import (
     ascends,
@@ -55,6 +55,10 @@ SIZES, VALUES, SCALARS, SHARED, LAYOUTS, NEEDS, COTANGENTS = range(7)
 """The order in which changes of a case are made, whatever order they were drawn in."""
 
 CHECKS_OF_STAGES = ("sizes", "reference", "reference", "shared_inputs", "layouts", "needs", "cotangents")
+
+
+OUT_OF_RANGE = "range"
+"""The key of numbers that no sample has: the op may refuse them, and is right where the reference gives a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class Change:
     @property
     def is_foreseen(self) -> bool:
         """Return True if a crash is a fault: the author had to think of such sizes and numbers."""
-        return self.stage in (SIZES, VALUES, SCALARS) and not self.is_of_dtype and self.key != "shapes"
+        is_meant = self.key not in ("shapes", OUT_OF_RANGE)
+        return self.stage in (SIZES, VALUES, SCALARS) and not self.is_of_dtype and is_meant
 
 
 def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterator[Change]:
@@ -129,8 +134,13 @@ def changes_of(target: Target, sample: Sample, needs: frozenset[int]) -> Iterato
 
 
 def _with(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
-    sample = change(call.sample)
-    return None if sample is None else replace(call, sample=sample)
+    sample, same = change(call.sample), None if call.same is None else change(call.same)
+    return None if sample is None else replace(call, sample=sample, same=same)
+
+
+def _with_same_results(change: Callable[[Sample], Sample | None], call: Call) -> Call | None:
+    changed = _with(change, call)
+    return None if changed is None else replace(changed, same=call.sample)
 
 
 def _sizes(target: Target, sample: Sample) -> Iterator[Change]:
@@ -187,6 +197,9 @@ def _values(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Ch
     for position in numbers:
         if (bounds := ranges[position]) is not None and position not in kept:
             yield _revalue(f"numbers of '{names[position]}'", AT_ENDS, {position: partial(at_ends, bounds=bounds)})
+            for text, beyond in outside(bounds) if target.visible_reference is not None else ():
+                row = _revalue(f"numbers of '{names[position]}'", text, {position: beyond})
+                yield replace(row, key=OUT_OF_RANGE, has_gradients=False)
     for text, change, is_whole in VALUE_CHANGES:
         if target.reference_surrogate and text in (*NOT_FINITE, BOTH_ZEROS):
             continue  # x + (f(x) - x).detach() is nan for an infinite x, as in 1 / 0, whatever f is
@@ -292,8 +305,9 @@ def _exact(target: Target, sample: Sample, names: Sequence[str]) -> Iterator[Cha
         yield Change("coincidence", text, VALUES, partial(_with, apply), has_gradients=False, is_at_jump=True)
     for text, apply in large_integers(target, sample) if target.visible_reference is not None else ():
         yield Change("integers", text, SCALARS, partial(_with, apply), has_gradients=False)
-    for text, apply in call_arguments.reordered(target, sample):
-        yield Change("order of keys", text, SCALARS, partial(_with, apply), has_gradients=False)
+    for text, apply, is_same in call_arguments.reordered(target, sample):
+        make = partial(_with_same_results if is_same else _with, apply)
+        yield Change("order of keys", text, SCALARS, make, has_gradients=False)
 
 
 def _is_sorted(tensor: Tensor) -> bool:
@@ -316,7 +330,7 @@ def _shared(sample: Sample, names: Sequence[str], written: frozenset[int], needs
 
 def _share(one: int, other: int, call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
-    if other >= len(tensors) or tensors[one].shape != tensors[other].shape:
+    if call.same is not None or other >= len(tensors) or tensors[one].shape != tensors[other].shape:
         return None
     tensors[other] = tensors[one]
     needs = call.needs | {one} if call.needs & {one, other} else call.needs
@@ -325,7 +339,12 @@ def _share(one: int, other: int, call: Call) -> Call | None:
 
 def _view(one: int, other: int, call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
-    if other >= len(tensors) or tensors[one].dim() < 2 or tensors[other].shape != tensors[one].mT.shape:
+    if (
+        call.same is not None
+        or other >= len(tensors)
+        or tensors[one].dim() < 2
+        or tensors[other].shape != tensors[one].mT.shape
+    ):
         return None
     tensors[other] = tensors[one].mT
     return replace(call, sample=call.sample.with_tensors(tensors))
@@ -346,7 +365,7 @@ def _layouts(sample: Sample, names: Sequence[str], written: frozenset[int]) -> I
 def _lay_out(position: int, change: Callable[[Tensor], Tensor | None], call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
     changed = change(tensors[position]) if position < len(tensors) else None
-    if changed is None or (call.shared and position in call.shared):
+    if changed is None or call.same is not None or (call.shared and position in call.shared):
         return None
     tensors[position] = changed
     return replace(call, sample=call.sample.with_tensors(tensors))
@@ -367,34 +386,3 @@ def _need(kept: frozenset[int], call: Call) -> Call | None:
 
 def _send(change: Cotangent, call: Call) -> Call:
     return replace(call, cotangent=change)
-
-
-def _expanded_along(dim: int) -> tuple[str, Cotangent]:
-    """Return a cotangent of stride 0 along one dimension, as a sum over it sends."""
-
-    def expand(u: Tensor, position: int) -> Tensor:
-        del position
-        return u.narrow(dim, 0, min(1, u.shape[dim])).expand_as(u) if u.dim() > dim else u
-
-    return f"a cotangent expanded along dimension {dim}, as sum({dim}) sends", expand
-
-
-def _without(left_out: int) -> tuple[str, Cotangent]:
-    return f"no cotangent of result {left_out}", lambda u, position: None if position == left_out else u
-
-
-COTANGENT_CHANGES: tuple[tuple[str, Cotangent], ...] = (
-    ("a cotangent 1000 times as large", lambda u, _: u * 1024),
-    ("an expanded cotangent, as sum() sends", lambda u, _: u.new_full((), 1.25).expand(u.shape)),
-    *(_expanded_along(dim) for dim in range(4)),
-    ("a transposed cotangent", lambda u, _: layouts.transposed(u) if u.dim() > 1 else u),
-    ("a cotangent whose rows lie apart", lambda u, _: layouts.rows_apart(u)),
-    ("a cotangent with a step of 2", lambda u, _: layouts.sliced(u) if u.dim() else u),
-    ("a cotangent that begins inside its memory", lambda u, _: layouts.offset(u)),
-    ("a lazily conjugated cotangent", lambda u, _: layouts.conjugated(u) if u.is_complex() else u),
-    ("a lazily negated cotangent", lambda u, _: u if layouts.negated(u) is None else layouts.negated(u)),
-    ("a cotangent of the first result alone", lambda u, position: None if position else u),
-    *(_without(position) for position in range(3)),
-    ("a cotangent of zeros", lambda u, _: torch.zeros_like(u)),
-)
-"""The first is dense, so that a backward that writes to it shows as that."""

@@ -180,6 +180,7 @@ class Judge:
         is_finite = all(bool(widened(values[name]).isfinite().all()) for name in results_of(values))
         numbers = [x for x, _ in inputs if has_arithmetic(x)]
         noise = NOISE * max((size for x, size in inputs if can_have_gradient(x)), default=0.0)
+        quotients = NOISE * _growth(call) * max((1 / size for _, size in inputs if size), default=0.0)
         has_nan, has_inf = (any(bool(of(x).any()) for x in numbers) for of in (torch.isnan, torch.isinf))
         is_masked = has_inf and not has_nan and not any(x.is_complex() or bool(x.isposinf().any()) for x in numbers)
         found = {}
@@ -187,8 +188,8 @@ class Judge:
             others = [row[name] for row in movements if row is not None and name in row]
             expected = _expected(value, None if narrow is None else narrow.get(name), others)
             expected = replace(expected, is_of_nan=has_nan and not has_inf, is_masked=is_masked)
-            expected = replace(expected, allowed=expected.allowed + noise)
             is_value = name in results_of(wide)
+            expected = replace(expected, allowed=expected.allowed + (noise if is_value else max(noise, quotients)))
             summed = math.sqrt(max(1.0, most / max(1, value.numel())))  # rounding errors of so many terms add up
             found[name] = expected if is_value else _of_derivative(expected, floor * summed, is_finite=is_finite)
         return found

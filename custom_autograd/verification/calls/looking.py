@@ -44,6 +44,7 @@ from custom_autograd.verification.calls.changes import (
     COTANGENTS,
     LAYOUTS,
     NEEDS,
+    OUT_OF_RANGE,
     SCALARS,
     SIZES,
     VALUES,
@@ -52,7 +53,15 @@ from custom_autograd.verification.calls.changes import (
 )
 from custom_autograd.verification.calls.directions import find_false_direction
 from custom_autograd.verification.calls.drawing import OF_FAKES, rows_of
-from custom_autograd.verification.calls.judge import Fault, Judge, find_fault, is_finite_part_same, is_of, results_of
+from custom_autograd.verification.calls.judge import (
+    NEAR,
+    Fault,
+    Judge,
+    find_fault,
+    is_finite_part_same,
+    is_of,
+    results_of,
+)
 from custom_autograd.verification.calls.numbers import NOT_FINITE
 from custom_autograd.verification.calls.sizes import LONG
 from custom_autograd.verification.harness.agreement import (
@@ -175,7 +184,7 @@ class Looker:
         key = (tuple(change.text for change in counted), call.needs) if call.needs else numbers
         is_long = any(change.stage == SCALARS and change.text.endswith(f"={LONG}") for change in case.changes)
         too_long = self._pace.why_not(call.sample) or (self._pace.why_not_times(LONG, call.sample) if is_long else None)
-        if too_long or not self.judge.takes(call, numbers):
+        if too_long or not self._is_known(case, call, numbers):
             return Verdict(case, reason=too_long or UNKNOWN)
         before = [x.detach().clone() for x in call.sample.tensors()]
         given = replace(call, sample=call.sample.with_tensors(before))
@@ -269,6 +278,13 @@ class Looker:
         """Return False if the results of a call are so ill conditioned that finite differences prove nothing."""
         truth = self.judge.truth(replace(call, needs=frozenset()), run, (), key)
         return truth is not None and all(expected.is_steady for expected in truth.values())
+
+    def _is_known(self, case: Case, call: Call, key: object) -> bool:
+        """Return False if a reference raises, or gives no number where no sample has such inputs."""
+        if not any(change.key == OUT_OF_RANGE for change in case.changes):
+            return self.judge.takes(call, key)
+        truth = self.judge.truth(replace(call, needs=frozenset()), run, (), key, depth=NEAR)
+        return truth is not None and all(bool(expected.value.isfinite().all()) for expected in truth.values())
 
     def _comparable(self, outcome: Outcome) -> Outcome:
         """Return what the truth is right about: not gradients that are meant to be something else."""

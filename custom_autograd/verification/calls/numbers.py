@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from custom_autograd.schema.samples import Sample, range_of
-from custom_autograd.verification.calls.call_arguments import may_be_dimension, value_of, with_value
+from custom_autograd.verification.calls.call_arguments import Apply, may_be_dimension, value_of, with_value
 from custom_autograd.verification.calls.layouts import offset
 from custom_autograd.verification.harness.agreement import raised_on_fakes, values_of
 from custom_autograd.verification.harness.dispatching import device_type_of
@@ -284,35 +284,6 @@ def _are_equal(tensor: Tensor) -> bool:
     """Return True if two neighbors are equal."""
     return bool((tensor[1:] == tensor[:-1]).any())
 
-
-def at_ends(tensor: Tensor, bounds: tuple[float, float]) -> Tensor | None:
-    """Return the tensor with the first number of a range at its beginning, and in its middle the last one below."""
-    if tensor.is_complex() or tensor.numel() < 2 or not all(map(math.isfinite, bounds)):
-        return None
-    found = tensor.clone(memory_format=torch.contiguous_format)
-    low, high = (torch.tensor(bound, dtype=tensor.dtype) for bound in bounds)
-    found.view(-1)[:: tensor.numel() // 2][:2] = torch.stack([low, torch.nextafter(high, low)]).to(tensor.device)
-    return found
-
-
-def within_range(
-    change: Callable[[Tensor], Tensor | None], bounds: tuple[float, float] | None
-) -> Callable[[Tensor], Tensor | None]:
-    """Return a change that does not fit where it leaves the range that the author gave to `make`."""
-    if bounds is None:
-        return change
-
-    def changed(tensor: Tensor) -> Tensor | None:
-        found = change(tensor)
-        if found is None or found.is_complex():
-            return found
-        return found if bool(((found >= bounds[0]) & (found <= bounds[1])).all()) else None
-
-    return changed
-
-
-Apply = Callable[[Sample], "Sample | None"]
-"""Makes one change of a sample; None where it does not fit."""
 
 MOST_PAIRS = 12
 """Of the tensors of one sample."""

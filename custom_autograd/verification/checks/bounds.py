@@ -29,13 +29,14 @@ from custom_autograd.verification.calls.call import (
     run_repeatably,
 )
 from custom_autograd.verification.calls.changes import SCALARS, SIZES, VALUES, changes_of
+from custom_autograd.verification.calls.numbers import element
 from custom_autograd.verification.harness.agreement import is_within_domain, values_of
 from custom_autograd.verification.harness.base import PASSED, Check, Finding, failed, first_line, skipped
 from custom_autograd.verification.harness.comparison import find_difference, judged
 from custom_autograd.verification.harness.dispatching import device_of_kernel, label_of_kernel
-from custom_autograd.verification.harness.interpreted import touched_addresses
+from custom_autograd.verification.harness.interpreted import find_interpreter, touched_addresses
 from custom_autograd.verification.harness.records import output_names, unless_replaced
-from custom_autograd.verification.harness.sweeps import copy, has_arithmetic
+from custom_autograd.verification.harness.sweeps import copy, has_arithmetic, is_index
 from custom_autograd.verification.harness.targets import Function, Target, call_on
 
 GUARD = 64  # elements on each side
@@ -90,19 +91,39 @@ def _find_outside(kernel: Function, target: Target, sample: Sample, name: str) -
     """Yield the failures of other calls that the reference takes, those left out that the kernel refuses."""
     if target.reference is None:  # which says what an op takes: what it refuses, a kernel may refuse by a crash
         return
-    begun, call = time.process_time(), call_as_given(sample.map(torch.Tensor.detach))
+    begun = time.process_time()
+    is_interpreted = find_interpreter(lambda: call_on(kernel, copy(sample))) is not None
+    for text, changed, is_taken in _others(target, sample):
+        if time.process_time() - begun > LONGEST:
+            return
+        if is_interpreted and not is_taken:
+            continue
+        with contextlib.suppress(Exception):
+            if is_taken:
+                values_of(target, target.reference, copy(changed))
+            finding = _check(kernel, target, changed, f"{text}: {name}")
+            if finding.status == "failed":
+                yield finding if is_taken else replace(finding, cause=NOWHERE)
+
+
+def _others(target: Target, sample: Sample) -> Iterator[tuple[str, Sample, bool]]:
+    """Yield other calls, and whether the reference must take them: it need not take indices that point nowhere.
+
+    Those a kernel has to refuse, but not on a device or in an interpreter, where it has no way to raise.
+    """
+    tensors = sample.tensors()
+    for position, (leaf, tensor) in enumerate(zip(sample.leaves(), tensors, strict=True)):
+        is_wide = tensor.dtype in (torch.int32, torch.int64) and tensor.device.type == "cpu" and is_index(tensor)
+        other = element(-1)(tensor) if is_wide and not bool((tensor < 0).any()) else None
+        if other is not None:
+            given = sample.with_tensors([*tensors[:position], other, *tensors[position + 1 :]])
+            yield f"'{target.name_of(leaf)}' with a -1 in it", given, False
+    call = call_as_given(sample.map(torch.Tensor.detach))
     for change in changes_of(target, sample, frozenset()):
         is_meant = change.stage == SCALARS or (change.stage in (SIZES, VALUES) and change.text.endswith(OTHERS))
         changed = change.apply(call) if is_meant else None
-        if changed is None or not is_within_domain(target, sample, changed.sample):
-            continue
-        if time.process_time() - begun > LONGEST:
-            return
-        with contextlib.suppress(Exception):
-            values_of(target, target.reference, copy(changed.sample))
-            finding = _check(kernel, target, changed.sample, f"{change.text}: {name}")
-            if finding.status == "failed":
-                yield finding
+        if changed is not None and is_within_domain(target, sample, changed.sample):
+            yield change.text, changed.sample, True
 
 
 LONGEST = 0.1
@@ -239,6 +260,7 @@ def _elements(number: int) -> str:
     return f"{number} element{'s' if number > 1 else ''}"
 
 
+NOWHERE = "an index is not checked: raise for one below 0, and declare that with Sample(...).raises"
 OUTSIDE = "an index is off by one, or a tail is not masked"
 
 FACTORIES = frozenset({

@@ -19,8 +19,8 @@ from custom_autograd.verification.calls.numbers import (
     TWENTY,
     VALUE_CHANGES,
     in_order,
-    within_range,
 )
+from custom_autograd.verification.calls.ranges import within_range
 from custom_autograd.verification.harness.agreement import TO_SAY, only_a_kernel_refuses, within_domain
 from custom_autograd.verification.harness.base import (
     PASSED,

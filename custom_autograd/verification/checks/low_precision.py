@@ -178,7 +178,7 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
         finding = compare([])
         if finding.status == "failed":  # what the truth moves by takes two more of it, and only allows more
             others = [_truth(target, moved(call, seed)) for seed in (1, 2)]
-            known = [row for row in others if row is not None]
+            known = [row for row in others if row is not None and _shapes(row) == _shapes(truth)]
             if len(known) < len(others):
                 return
             finding = compare(known)
@@ -193,6 +193,10 @@ def _check(target: Target, sample: Sample, dtype: torch.dtype, budget: float, la
 
 def _size(tensor: Tensor) -> float:
     return float(widened(tensor).abs().max()) if tensor.numel() else 0.0
+
+
+def _shapes(outcome: Outcome) -> list[torch.Size]:
+    return [tensor.shape for tensor in outcome.values()]
 
 
 def _truth(target: Target, call: Call) -> Outcome | None:

@@ -18,11 +18,12 @@ from custom_autograd.verification.calls.backward_ways import ELSEWHERE, PLAIN, S
 from custom_autograd.verification.calls.batches import NO_RULE, batchings_of
 from custom_autograd.verification.calls.call_arguments import scalars
 from custom_autograd.verification.calls.case import Case, Verdict
-from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, SCALARS, SHARED, SIZES, VALUES
+from custom_autograd.verification.calls.changes import COTANGENTS, LAYOUTS, OUT_OF_RANGE, SCALARS, SHARED, SIZES, VALUES
 from custom_autograd.verification.calls.compiled_ways import COMPILED_BACKWARD, TRANSFORMS, compilations_of
 from custom_autograd.verification.calls.looking import Looker
 from custom_autograd.verification.calls.memory_ways import FILLED
 from custom_autograd.verification.calls.numbers import NOT_FINITE, OF_ALL, SMALL
+from custom_autograd.verification.calls.ranges import OUTSIDE
 from custom_autograd.verification.calls.row import Row, WayRow
 from custom_autograd.verification.calls.subclass_ways import SUBCLASSES
 from custom_autograd.verification.calls.ways import HIDDEN, IN_THREADS
@@ -51,11 +52,16 @@ class Reference(Row):
     is_quick = True
     purpose = "values equal those of the reference, whatever the numbers"
     stages = (VALUES, SCALARS)
-    endings = OF_ALL
+    endings = (*OF_ALL, OUTSIDE)
     begins_plain = True
     is_of_values = True
     asks_reference = True
     tells_refusals = False
+
+    def cause_of(self, verdict: Verdict) -> str:
+        """Return what to do about numbers that no sample has."""
+        is_outside = any(change.key == OUT_OF_RANGE for change in verdict.case.changes)
+        return BEYOND if is_outside else ""
 
     def applies_to(self, target: Target) -> str | None:
         """Return a reason unless there is a reference, and something other than it."""
@@ -70,6 +76,12 @@ class Reference(Row):
             yield failed(f"the reference raises {first_line(error)}", cause="a reference takes every sample of its op")
             return
         yield from super().run(target, sample)
+
+
+BEYOND = (
+    "low= and high= of the sample leave these numbers out, for which the reference has a result: "
+    "let the kernel agree, or refuse them"
+)
 
 
 class Layouts(Row):
