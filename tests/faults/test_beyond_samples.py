@@ -71,6 +71,18 @@ def test_kernel_that_refuses_what_lies_outside_or_whose_reference_has_no_number_
     assert "passed" == result.status, result.message
 
 
+def conjugated(x: Tensor) -> Tensor:
+    return torch.conj_physical(x)
+
+
+def test_complex_numbers_have_no_other_sign():
+    op = with_kernel("conjugated", conjugated, lambda x: np.conj(x))
+
+    result = result_of(op, lambda make: [Sample(make(5, dtype=torch.complex64, low=0.0, high=1.0))], "reference")
+
+    assert "passed" == result.status, result.message
+
+
 def total(terms: dict[str, Tensor], weights: dict[str, Tensor]) -> Tensor:
     return torch.stack([terms[name] * weights[name] for name in terms]).sum()
 

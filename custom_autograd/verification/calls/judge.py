@@ -40,6 +40,9 @@ STEADY = 1e-6
 NOISE = 8 * torch.finfo(torch.float64).eps
 """What inputs of size 1 leave in a truth in float64 in which everything cancels."""
 
+SMALLEST = 1e-7
+"""Of an input, if a derivative may have a term that is divided by it, and that cancels."""
+
 UNSTEADY = 0.02
 """A truth that moves by more than this share of its size says nothing of an element."""
 
@@ -180,7 +183,7 @@ class Judge:
         is_finite = all(bool(widened(values[name]).isfinite().all()) for name in results_of(values))
         numbers = [x for x, _ in inputs if has_arithmetic(x)]
         noise = NOISE * max((size for x, size in inputs if can_have_gradient(x)), default=0.0)
-        quotients = NOISE * _growth(call) * max((1 / size for _, size in inputs if size), default=0.0)
+        quotients = NOISE * _growth(call) * max((1 / size for _, size in inputs if size > SMALLEST), default=0.0)
         has_nan, has_inf = (any(bool(of(x).any()) for x in numbers) for of in (torch.isnan, torch.isinf))
         is_masked = has_inf and not has_nan and not any(x.is_complex() or bool(x.isposinf().any()) for x in numbers)
         found = {}

@@ -41,9 +41,12 @@ def outside(bounds: tuple[float, float]) -> Iterator[tuple[str, Callable[[Tensor
     """Yield changes that leave the range that the author gave to `make`."""
 
     def larger(tensor: Tensor) -> Tensor | None:
-        found = tensor * 20
-        return found if bool(((found < bounds[0]) | (found > bounds[1])).any()) else None
+        is_within = within_range(lambda x: x * 20, bounds)(tensor) is not None
+        return None if is_within else tensor * 20  # of complex numbers only the parts have a range
+
+    def negative(tensor: Tensor) -> Tensor | None:
+        return None if tensor.is_complex() else -tensor
 
     yield f"{TWENTY}{OUTSIDE}", larger
     if bounds[0] >= 0:
-        yield f"{OTHER_SIGN}{OUTSIDE}", torch.neg
+        yield f"{OTHER_SIGN}{OUTSIDE}", negative
