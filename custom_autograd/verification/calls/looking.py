@@ -172,9 +172,7 @@ class Looker:
             return Verdict(case, reason=LOST)
         self.tell(case.texts)
         call = self.call_of(case)
-        meant = (self.target.surrogates, self.target.reference_surrogate, self.target.tangent_surrogate)
-        is_other_draw = self.state is not None and not case.draws_alike
-        if call is None or is_other_draw or (case.way.is_derivative and any(meant)):  # to be no derivative
+        if call is None or self._is_unfit(case, call):
             return Verdict(case, reason=UNFIT)
         is_same_numbers = all(change.stage in (LAYOUTS, NEEDS, COTANGENTS) for change in case.changes)
         if not is_same_numbers and not is_within_domain(self.target, self.sample, call.sample):
@@ -278,6 +276,13 @@ class Looker:
         """Return False if the results of a call are so ill conditioned that finite differences prove nothing."""
         truth = self.judge.truth(replace(call, needs=frozenset()), run, (), key)
         return truth is not None and all(expected.is_steady for expected in truth.values())
+
+    def _is_unfit(self, case: Case, call: Call) -> bool:
+        """Return True if random numbers are others, a derivative is meant to be none, or tensors have other places."""
+        meant = (self.target.surrogates, self.target.reference_surrogate, self.target.tangent_surrogate)
+        is_other_draw = self.state is not None and not case.draws_alike
+        is_moved = call.same is not None and case.way is not PLAIN  # a way may change one tensor, by its place
+        return is_other_draw or is_moved or (case.way.is_derivative and any(meant))
 
     def _is_known(self, case: Case, call: Call, key: object) -> bool:
         """Return False if a reference raises, or gives no number where no sample has such inputs."""
