@@ -41,12 +41,15 @@ def bounded(x):
     return x.astype(np.int64)
 
 
-POSITIVE = lambda make: [Sample(make(5, low=0.0, high=4.0))]  # noqa: E731
 OUTSIDE = "numbers of 'x' with the other sign, outside of its range: output 0[0] = "
 
 
+def positive(make):
+    yield Sample(make(5, low=0.0, high=4.0))
+
+
 def test_kernel_that_differs_from_its_reference_outside_of_the_range_of_its_samples_is_found():
-    result = result_of(with_kernel("truncated", cells, lambda x: x.astype(np.int64)), POSITIVE, "reference")
+    result = result_of(with_kernel("truncated", cells, lambda x: x.astype(np.int64)), positive, "reference")
 
     assert result.message.startswith(OUTSIDE)
     assert result.cause.endswith("let the kernel agree, or refuse them")
@@ -55,7 +58,7 @@ def test_kernel_that_differs_from_its_reference_outside_of_the_range_of_its_samp
 @pytest.mark.parametrize(
     ("name", "reference", "kernel", "samples"),
     [
-        ("refuses", cells, bounded, POSITIVE),
+        ("refuses", cells, bounded, positive),
         (
             "no_number",
             unit,

@@ -330,7 +330,7 @@ def _shared(sample: Sample, names: Sequence[str], written: frozenset[int], needs
 
 def _share(one: int, other: int, call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
-    if call.same is not None or other >= len(tensors) or tensors[one].shape != tensors[other].shape:
+    if other >= len(tensors) or tensors[one].shape != tensors[other].shape:
         return None
     tensors[other] = tensors[one]
     needs = call.needs | {one} if call.needs & {one, other} else call.needs
@@ -339,12 +339,7 @@ def _share(one: int, other: int, call: Call) -> Call | None:
 
 def _view(one: int, other: int, call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
-    if (
-        call.same is not None
-        or other >= len(tensors)
-        or tensors[one].dim() < 2
-        or tensors[other].shape != tensors[one].mT.shape
-    ):
+    if other >= len(tensors) or tensors[one].dim() < 2 or tensors[other].shape != tensors[one].mT.shape:
         return None
     tensors[other] = tensors[one].mT
     return replace(call, sample=call.sample.with_tensors(tensors))
@@ -365,7 +360,7 @@ def _layouts(sample: Sample, names: Sequence[str], written: frozenset[int]) -> I
 def _lay_out(position: int, change: Callable[[Tensor], Tensor | None], call: Call) -> Call | None:
     tensors = [x.detach() for x in call.sample.tensors()]
     changed = change(tensors[position]) if position < len(tensors) else None
-    if changed is None or call.same is not None or (call.shared and position in call.shared):
+    if changed is None or (call.shared and position in call.shared):
         return None
     tensors[position] = changed
     return replace(call, sample=call.sample.with_tensors(tensors))

@@ -1,4 +1,4 @@
-"""Other cotangents: how they lie in memory, how large they are, and for which results there is none."""
+"""Change how cotangents lie in memory, how large they are, and which results have one."""
 
 import torch
 from torch import Tensor

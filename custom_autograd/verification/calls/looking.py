@@ -46,6 +46,7 @@ from custom_autograd.verification.calls.changes import (
     NEEDS,
     OUT_OF_RANGE,
     SCALARS,
+    SHARED,
     SIZES,
     VALUES,
     Change,
@@ -281,7 +282,8 @@ class Looker:
         """Return True if random numbers are others, a derivative is meant to be none, or tensors have other places."""
         meant = (self.target.surrogates, self.target.reference_surrogate, self.target.tangent_surrogate)
         is_other_draw = self.state is not None and not case.draws_alike
-        is_moved = call.same is not None and case.way is not PLAIN  # a way may change one tensor, by its place
+        is_by_place = case.way is not PLAIN or any(change.stage in (SHARED, LAYOUTS) for change in case.changes)
+        is_moved = call.same is not None and is_by_place
         return is_other_draw or is_moved or (case.way.is_derivative and any(meant))
 
     def _is_known(self, case: Case, call: Call, key: object) -> bool:

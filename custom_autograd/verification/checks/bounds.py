@@ -92,11 +92,10 @@ def _find_outside(kernel: Function, target: Target, sample: Sample, name: str) -
     if target.reference is None:  # which says what an op takes: what it refuses, a kernel may refuse by a crash
         return
     begun = time.process_time()
-    is_interpreted = find_interpreter(lambda: call_on(kernel, copy(sample))) is not None
     for text, changed, is_taken in _others(target, sample):
         if time.process_time() - begun > LONGEST:
             return
-        if is_interpreted and not is_taken:
+        if not is_taken and find_interpreter(lambda: call_on(kernel, copy(sample))) is not None:
             continue
         with contextlib.suppress(Exception):
             if is_taken:
